@@ -1,0 +1,198 @@
+"""The shape of a biLM: one validated, frozen record, the same facts as bilm-tf's ``options.json``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+from ..errors import ElmoError
+
+Activation = Literal["relu", "tanh"]
+StartPolicy = Literal["zero", "warm"]
+
+# The published models' character CNN (Peters et al., 2018): 2,048 filters of widths 1 to 7.
+PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiLMConfig:
+    """Sizes and options of a biLM. Every field is checked; a wrong one raises ``ElmoError`` that names it.
+
+    lstm_dim (int): H, cell size of one direction.
+    projection_dim (int): P, size of a token vector and of one direction's output. P == H means no projection.
+    n_layers (int): L, LSTM layers of each direction, at least 1.
+    cell_clip (float | None): bound on the cell state; None or 0: none.
+    proj_clip (float | None): bound on the projected output; None or 0: none.
+    use_skip_connections (bool): add a layer's input to its output, from the second layer on.
+    filters (tuple[tuple[int, int], ...] | None): (width, count) of each group of character filters;
+        None: word-table input.
+    activation ("relu" | "tanh"): of the character CNN.
+    n_highway (int): highway layers after the CNN.
+    char_dim (int): size of a character embedding.
+    max_characters_per_token (int): C, with the two word marks: a word keeps C - 2 bytes.
+    n_words (int | None): rows of the word table; set if and only if ``filters`` is None.
+    state ("zero" | "warm"): where an LSTM starts when the caller does not say.
+    """
+
+    lstm_dim: int
+    projection_dim: int
+    n_layers: int = 2
+    cell_clip: float | None = 3.0
+    proj_clip: float | None = 3.0
+    use_skip_connections: bool = True
+    filters: tuple[tuple[int, int], ...] | None = PUBLISHED_FILTERS
+    activation: Activation = "relu"
+    n_highway: int = 1
+    char_dim: int = 16
+    max_characters_per_token: int = 50
+    n_words: int | None = None
+    state: StartPolicy = "zero"
+
+    def __post_init__(self) -> None:
+        for name in ("lstm_dim", "projection_dim", "n_layers", "char_dim"):
+            _check_count(name, getattr(self, name), at_least=1)
+        _check_count("n_highway", self.n_highway, at_least=0)
+        _check_count("max_characters_per_token", self.max_characters_per_token, at_least=3)
+        for name in ("cell_clip", "proj_clip"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf):
+                raise ElmoError(f"{name} is a positive number, or null for no clipping, not {value!r}")
+            # One spelling of "no clip", so that equal models have equal configs.
+            object.__setattr__(self, name, float(value) if value else None)
+        if not isinstance(self.use_skip_connections, bool):
+            raise ElmoError(f"use_skip_connections is true or false, not {self.use_skip_connections!r}")
+        if self.activation not in get_args(Activation):
+            raise ElmoError(f"activation is 'relu' or 'tanh', not {self.activation!r}")
+        if self.state not in get_args(StartPolicy):
+            raise ElmoError(f"state is 'zero' or 'warm', not {self.state!r}")
+        if self.projection_dim > self.lstm_dim:
+            raise ElmoError(
+                f"projection_dim ({self.projection_dim}) is larger than the LSTM's cells ({self.lstm_dim}): "
+                "an LSTM cannot project to more than it holds"
+            )
+        if self.filters is None:
+            if self.n_words is None:
+                raise ElmoError("a biLM without character filters reads words: set n_words, the rows of its word table")
+            _check_count("n_words", self.n_words, at_least=1)
+            # What only a character encoder reads stays at its defaults, so that equal models have equal configs.
+            for name in ("activation", "n_highway", "char_dim", "max_characters_per_token"):
+                object.__setattr__(self, name, getattr(type(self), name))
+        else:
+            self._check_filters()
+
+    def _check_filters(self) -> None:
+        if self.n_words is not None:
+            raise ElmoError("n_words is for word-table input: leave it out, or set filters to null")
+        filters = self.filters
+        if not isinstance(filters, (list, tuple)) or not filters:
+            raise ElmoError(f"filters is a list of [width, count] pairs, not {filters!r}")
+        for pair in filters:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+                raise ElmoError(f"filters is a list of [width, count] pairs; found {pair!r}")
+            _check_count("a filter's width", pair[0], at_least=1)
+            _check_count("a filter's count", pair[1], at_least=1)
+            if pair[0] > self.max_characters_per_token:
+                raise ElmoError(
+                    f"a filter of width {pair[0]} is wider than max_characters_per_token "
+                    f"({self.max_characters_per_token})"
+                )
+        object.__setattr__(self, "filters", tuple((int(width), int(count)) for width, count in filters))
+
+    @property
+    def width(self) -> int:
+        """Size of a contextual vector: forward and backward, 2P."""
+        return 2 * self.projection_dim
+
+    @property
+    def n_filters(self) -> int:
+        """F, the size of the CNN's output; 0 with word-table input."""
+        return sum(count for _, count in self.filters or ())
+
+    @property
+    def has_char_projection(self) -> bool:
+        """Whether the token encoder ends in a projection F -> P (bilm-tf leaves it out when F == P)."""
+        return self.filters is not None and self.n_filters != self.projection_dim
+
+    @property
+    def has_projection(self) -> bool:
+        """Whether the LSTM projects its output H -> P (bilm-tf leaves it out when P == H, and with it proj_clip)."""
+        return self.projection_dim < self.lstm_dim
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> BiLMConfig:
+        """Read bilm-tf's and AllenNLP's ``options.json``. Keys of training and unknown keys are ignored.
+
+        n_characters is checked by whoever reads the weights, next to the table's shape.
+        Raises ElmoError for a missing key or a value out of range.
+        """
+        lstm = _section(options, "lstm")
+        kwargs: dict[str, Any] = {
+            "lstm_dim": _required(lstm, "lstm", "dim"),
+            "projection_dim": _required(lstm, "lstm", "projection_dim"),
+            "n_layers": lstm.get("n_layers", 1),
+            "cell_clip": lstm.get("cell_clip"),
+            "proj_clip": lstm.get("proj_clip"),
+            "use_skip_connections": lstm.get("use_skip_connections", False),
+            "state": options.get("state", "zero"),
+        }
+        if "char_cnn" in options:
+            char_cnn = _section(options, "char_cnn")
+            kwargs |= {
+                "filters": _required(char_cnn, "char_cnn", "filters"),
+                "activation": _required(char_cnn, "char_cnn", "activation"),
+                "n_highway": char_cnn.get("n_highway") or 0,
+                "char_dim": _required(_section(char_cnn, "embedding"), "char_cnn.embedding", "dim"),
+                "max_characters_per_token": _required(char_cnn, "char_cnn", "max_characters_per_token"),
+            }
+        else:
+            kwargs |= {"filters": None, "n_words": _required(options, "the options", "n_tokens_vocab")}
+        return cls(**kwargs)
+
+    def to_options(self) -> dict[str, Any]:
+        """The same facts in the structure of ``options.json``, with 262 characters as inference code expects."""
+        options: dict[str, Any] = {
+            "bidirectional": True,
+            "lstm": {
+                "dim": self.lstm_dim,
+                "projection_dim": self.projection_dim,
+                "n_layers": self.n_layers,
+                "cell_clip": self.cell_clip,
+                "proj_clip": self.proj_clip,
+                "use_skip_connections": self.use_skip_connections,
+            },
+            "state": self.state,
+        }
+        if self.filters is None:
+            options["n_tokens_vocab"] = self.n_words
+        else:
+            options["char_cnn"] = {
+                "activation": self.activation,
+                "embedding": {"dim": self.char_dim},
+                "filters": [list(pair) for pair in self.filters],
+                "max_characters_per_token": self.max_characters_per_token,
+                "n_characters": 262,
+                "n_highway": self.n_highway,
+            }
+        return options
+
+
+def _check_count(name: str, value: object, *, at_least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise ElmoError(f"{name} is a whole number of at least {at_least}, not {value!r}")
+
+
+def _section(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    if not isinstance(options, Mapping):
+        raise ElmoError(f"the options are a JSON object, not {type(options).__name__}")
+    section = options.get(name)
+    if not isinstance(section, Mapping):
+        raise ElmoError(f"the options have no section '{name}' (found: {', '.join(map(str, options)) or 'nothing'})")
+    return cast("Mapping[str, Any]", section)
+
+
+def _required(section: Mapping[str, Any], where: str, key: str) -> Any:
+    if key not in section:
+        raise ElmoError(f"the options lack '{key}' in {where} (found: {', '.join(map(str, section)) or 'nothing'})")
+    return section[key]

@@ -1,0 +1,235 @@
+"""The projected, clipped LSTM of one direction: a layer for training, a step loop for inference, and their stack.
+
+Cell (bilm-tf's; weights as in its files, gate blocks i, j, f, o):
+
+    i, j, f, o = split([x ; h] kernel + bias)
+    c = clip(sigmoid(f + 1) * c + sigmoid(i) * tanh(j))
+    h = clip((sigmoid(o) * tanh(c)) projection)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from .config import BiLMConfig
+
+
+class LSTMLayer(nn.Module):
+    """One layer of one direction. ``kernel`` (2P, 4H): rows of the input first, then of h."""
+
+    def __init__(self, config: BiLMConfig) -> None:
+        super().__init__()
+        hidden, width = config.lstm_dim, config.projection_dim
+        self.kernel = nn.Parameter(torch.zeros(2 * width, 4 * hidden))
+        self.bias = nn.Parameter(torch.zeros(4 * hidden))
+        self.projection = nn.Parameter(torch.zeros(hidden, width)) if config.has_projection else None
+        self.cell_clip = config.cell_clip
+        # Without a projection there is nothing that proj_clip could clip (bilm-tf).
+        self.proj_clip = config.proj_clip if config.has_projection else None
+
+    def initialize(self, generator: torch.Generator) -> None:
+        """Glorot uniform and zero bias, as in bilm-tf."""
+        with torch.no_grad():
+            for weight in (self.kernel, self.projection):
+                if weight is not None:
+                    limit = math.sqrt(6.0 / sum(weight.shape))
+                    weight.uniform_(-limit, limit, generator=generator)
+            self.bias.zero_()
+
+    def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Run over time, differentiably, with all rows of the same length.
+
+        inputs: (T, B, P). hidden, cell: (B, P) and (B, H), the start state.
+        RETURNS: outputs (T, B, P), the last hidden (B, P) and cell (B, H).
+        """
+        return _LSTMFunction.apply(
+            inputs, hidden, cell, self.kernel, self.bias, self.projection, self.cell_clip, self.proj_clip
+        )
+
+    def run(self, inputs: Tensor, batch_sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:
+        """Run over time without gradients, on rows that end one after another.
+
+        inputs: (n, P), packed: all rows of step 0, then those of step 1 that still go on, and so forth.
+        batch_sizes: rows of each step, never rising; they sum to n.
+        hidden, cell: (B, P), (B, H): the start state, **updated in place** (a row that ended keeps its last state).
+        RETURNS: (n, P), packed like the inputs.
+        """
+        width = inputs.shape[1]
+        size = cell.shape[1]
+        recurrent = self.kernel[width:]
+        gates = torch.addmm(_with_forget_bias(self.bias), inputs, self.kernel[:width])
+        outputs = inputs.new_empty(len(inputs), width)
+        start = 0
+        for rows in batch_sizes:
+            now = gates[start : start + rows]
+            h, c = hidden[:rows], cell[:rows]
+            now.addmm_(h, recurrent)
+            c.mul_(now[:, 2 * size : 3 * size].sigmoid_())
+            c.addcmul_(now[:, :size].sigmoid_(), now[:, size : 2 * size].tanh_())
+            if self.cell_clip is not None:
+                c.clamp_(-self.cell_clip, self.cell_clip)
+            squashed = torch.tanh(c).mul_(now[:, 3 * size :].sigmoid_())
+            output = outputs[start : start + rows]
+            if self.projection is None:
+                output.copy_(squashed)
+            else:
+                torch.mm(squashed, self.projection, out=output)
+            if self.proj_clip is not None:
+                output.clamp_(-self.proj_clip, self.proj_clip)
+            h.copy_(output)
+            start += rows
+        return outputs
+
+
+class LSTMStack(nn.Module):
+    """The layers of one direction, the second and later ones with a skip connection where the config has it."""
+
+    def __init__(self, config: BiLMConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([LSTMLayer(config) for _ in range(config.n_layers)])
+        self.use_skip_connections = config.use_skip_connections
+
+    def initialize(self, generator: torch.Generator) -> None:
+        """Initialise every layer."""
+        for layer in self.layers:
+            assert isinstance(layer, LSTMLayer)
+            layer.initialize(generator)
+
+    def forward(
+        self, inputs: Tensor, hidden: Tensor, cell: Tensor, dropout: float = 0.0
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        """Run all layers, differentiably.
+
+        inputs: (T, B, P). hidden, cell: (L, B, P), (L, B, H). dropout: on the input of every layer; the skip adds
+        what was left after dropout (as bilm-tf).
+        RETURNS: L outputs (T, B, P), last hidden (L, B, P), last cell (L, B, H).
+        """
+        outputs, hiddens, cells = [], [], []
+        for depth, layer in enumerate(self.layers):
+            inputs = F.dropout(inputs, dropout, training=dropout > 0.0)
+            output, last_hidden, last_cell = layer(inputs, hidden[depth], cell[depth])
+            inputs = output + inputs if depth and self.use_skip_connections else output
+            outputs.append(inputs)
+            hiddens.append(last_hidden)
+            cells.append(last_cell)
+        return outputs, torch.stack(hiddens), torch.stack(cells)
+
+    def run(self, inputs: Tensor, batch_sizes: list[int], hidden: Tensor, cell: Tensor) -> list[Tensor]:
+        """Run all layers without gradients on packed rows: see ``LSTMLayer.run``.
+
+        hidden, cell: (L, B, P), (L, B, H), updated in place. RETURNS: L outputs (n, P).
+        """
+        outputs = []
+        for depth, layer in enumerate(self.layers):
+            assert isinstance(layer, LSTMLayer)
+            output = layer.run(inputs, batch_sizes, hidden[depth], cell[depth])
+            inputs = output.add_(inputs) if depth and self.use_skip_connections else output
+            outputs.append(inputs)
+        return outputs
+
+
+def _with_forget_bias(bias: Tensor) -> Tensor:
+    """The bias with the forget gate's +1, which is in the formula and not in the files."""
+    size = len(bias) // 4
+    bias = bias.clone()
+    bias[2 * size : 3 * size] += 1.0
+    return bias
+
+
+class _LSTMFunction(torch.autograd.Function):
+    """A layer over time with a backward pass of its own.
+
+    The gates are stored, the weight gradients are one matrix product each over all steps: autograd through the
+    loop would make one a step. A value at a clip passes no gradient.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        hidden: Tensor,
+        cell: Tensor,
+        kernel: Tensor,
+        bias: Tensor,
+        projection: Tensor | None,
+        cell_clip: float | None,
+        proj_clip: float | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        steps, rows, width = inputs.shape
+        size = cell.shape[1]
+        flat = inputs.reshape(steps * rows, width)
+        gates = torch.addmm(_with_forget_bias(bias), flat, kernel[:width]).view(steps, rows, 4 * size)
+        recurrent = kernel[width:]
+        cells = inputs.new_empty(steps + 1, rows, size)
+        squashed = inputs.new_empty(steps, rows, size)
+        hiddens = inputs.new_empty(steps + 1, rows, width)
+        cells[0], hiddens[0] = cell, hidden
+        for t in range(steps):
+            now = gates[t]
+            now.addmm_(hiddens[t], recurrent)
+            i, j = now[:, :size].sigmoid_(), now[:, size : 2 * size].tanh_()
+            fo = now[:, 2 * size :].sigmoid_()
+            c = torch.mul(cells[t], fo[:, :size], out=cells[t + 1])
+            c.addcmul_(i, j)
+            if cell_clip is not None:
+                c.clamp_(-cell_clip, cell_clip)
+            torch.tanh(c, out=squashed[t]).mul_(fo[:, size:])
+            if projection is None:
+                hiddens[t + 1] = squashed[t]
+            else:
+                torch.mm(squashed[t], projection, out=hiddens[t + 1])
+            if proj_clip is not None:
+                hiddens[t + 1].clamp_(-proj_clip, proj_clip)
+        ctx.save_for_backward(inputs, kernel, projection, gates, cells, squashed, hiddens)
+        ctx.clips = (cell_clip, proj_clip)
+        return hiddens[1:].clone(), hiddens[-1].clone(), cells[-1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_outputs: Tensor, d_hidden: Tensor, d_cell: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, kernel, projection, gates, cells, squashed, hiddens = ctx.saved_tensors
+        cell_clip, proj_clip = ctx.clips
+        steps, rows, width = inputs.shape
+        size = cells.shape[2]
+        recurrent_t = kernel[width:].t()
+        projection_t = None if projection is None else projection.t()
+        d_gates = torch.empty_like(gates)
+        d_projected = torch.empty_like(d_outputs)
+        d_h, d_c = d_hidden, d_cell
+        for t in reversed(range(steps)):
+            d_m = torch.add(d_outputs[t], d_h, out=d_projected[t])
+            if proj_clip is not None:
+                d_m.masked_fill_(hiddens[t + 1].abs() >= proj_clip, 0.0)
+            d_squashed = d_m if projection_t is None else d_m @ projection_t
+            i, j, f, o = gates[t].split(size, dim=1)
+            d_i, d_j, d_f, d_o = d_gates[t].split(size, dim=1)
+            tanh_c = torch.tanh(cells[t + 1])
+            # Each d_* is the gradient before the gate's non-linearity: d sigmoid = s (1 - s), d tanh = 1 - t^2.
+            torch.mul(d_squashed, tanh_c, out=d_o)
+            d_o.mul_(o).mul_(1.0 - o)
+            d_c = torch.addcmul(d_c, d_squashed.mul(o), 1.0 - tanh_c.square_())
+            if cell_clip is not None:
+                d_c.masked_fill_(cells[t + 1].abs() >= cell_clip, 0.0)
+            torch.mul(d_c, j, out=d_i)
+            d_i.mul_(i).mul_(1.0 - i)
+            torch.mul(d_c, i, out=d_j)
+            d_j.mul_(1.0 - j * j)
+            torch.mul(d_c, cells[t], out=d_f)
+            d_f.mul_(f).mul_(1.0 - f)
+            d_c = d_c * f
+            d_h = d_gates[t] @ recurrent_t
+        flat = d_gates.view(steps * rows, 4 * size)
+        d_kernel = torch.empty_like(kernel)
+        torch.mm(inputs.reshape(steps * rows, width).t(), flat, out=d_kernel[:width])
+        torch.mm(hiddens[:-1].reshape(steps * rows, width).t(), flat, out=d_kernel[width:])
+        d_weight = None
+        if projection is not None:
+            d_weight = squashed.view(steps * rows, size).t() @ d_projected.view(steps * rows, width)
+        d_inputs = (flat @ kernel[:width].t()).view(steps, rows, width) if ctx.needs_input_grad[0] else None
+        return d_inputs, d_h, d_c, d_kernel, flat.sum(dim=0), d_weight, None, None

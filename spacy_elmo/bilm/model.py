@@ -1,0 +1,252 @@
+"""The bidirectional language model: a token encoder and two LSTM stacks (Peters et al., 2018, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import ElmoError
+from .characters import BOS, EOS, UNK, character_ids
+from .config import BiLMConfig
+from .encode import Runtime, batches_by_length, encode, unique_words
+from .lstm import LSTMStack
+from .token_encoder import CharacterEncoder, WordEncoder
+
+StatePolicy = Literal["zero", "warm", "carry"]
+DIRECTIONS = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class BiLMState:
+    """Where the two stacks stand between two windows of text, for B rows of it. Never carries a gradient.
+
+    forward_hidden, backward_hidden: (L, B, P). forward_cell, backward_cell: (L, B, H).
+    """
+
+    forward_hidden: Tensor
+    forward_cell: Tensor
+    backward_hidden: Tensor
+    backward_cell: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The four tensors by name, as a checkpoint stores them."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> BiLMState:
+        """The inverse of ``tensors``."""
+        return cls(**tensors)
+
+
+class BiLM(nn.Module):
+    """A biLM: words in, L + 1 layers of vectors out. Layer 0 is the token vector, twice.
+
+    config: sizes and options.
+    vocabulary: with word-table input, the word of each row of the table. It holds ``<S>`` and ``</S>``.
+    Parameters are zeros until ``initialize`` draws them or somebody loads them.
+    Raises ElmoError when the vocabulary does not fit the config.
+    """
+
+    token_encoder: CharacterEncoder | WordEncoder
+    start_forward_hidden: Tensor | None
+    start_forward_cell: Tensor | None
+    start_backward_hidden: Tensor | None
+    start_backward_cell: Tensor | None
+
+    def __init__(self, config: BiLMConfig, *, vocabulary: list[str] | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = vocabulary
+        self._rows = _table_rows(config, vocabulary)
+        self.token_encoder = WordEncoder(config) if config.filters is None else CharacterEncoder(config)
+        self.forward_lstm = LSTMStack(config)
+        self.backward_lstm = LSTMStack(config)
+        for direction in DIRECTIONS:
+            for part, size in (("hidden", config.projection_dim), ("cell", config.lstm_dim)):
+                # A start state of the weights' own, kept with them.
+                start = torch.zeros(config.n_layers, size) if config.state == "warm" else None
+                self.register_buffer(f"start_{direction}_{part}", start)
+        self._runtime = Runtime()
+
+    @property
+    def version(self) -> int:
+        """A number that no other weights in this process have: it changes whenever ``invalidate`` is called."""
+        return self._runtime.version
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Derived state belongs to this object in this process: a copy starts without.
+        return {**self.__dict__, "_runtime": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._runtime = Runtime()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.forward_lstm.layers[0].kernel.device  # type: ignore[union-attr, return-value]
+
+    def initialize(self, seed: int = 0) -> BiLM:
+        """Draw the weights from bilm-tf's initial distributions, the same for the same seed."""
+        generator = torch.Generator(device=self.device).manual_seed(seed)
+        for part in (self.token_encoder, self.forward_lstm, self.backward_lstm):
+            part.initialize(generator)
+        self.invalidate()
+        return self
+
+    def invalidate(self) -> None:
+        """Forget what was derived from the weights. To be called by whoever changes them."""
+        self._runtime = Runtime()
+
+    def reset_state(self) -> None:
+        """Forget the carried state: the next ``encode(..., state="carry")`` starts from zero."""
+        self._runtime.carried = None
+
+    def token_ids(self, words: Sequence[str]) -> Tensor:
+        """What the token encoder reads.
+
+        RETURNS: int64 on the model's device: character ids (n, C), or rows of the word table (n,).
+        Raises ElmoError for a word outside a vocabulary that has no ``<UNK>``.
+        """
+        if self.config.filters is not None:
+            ids = character_ids(words, self.config.max_characters_per_token)
+            return torch.from_numpy(ids).to(self.device)
+        return torch.tensor([self._row(word) for word in words], dtype=torch.int64, device=self.device)
+
+    def _row(self, word: str) -> int:
+        row = self._rows.get(word, self._rows.get(UNK))
+        if row is None:
+            raise ElmoError(f"{word!r} is not in the biLM's vocabulary, which has no {UNK} to stand in for it")
+        return row
+
+    def start_state(self, rows: int, state: Literal["zero", "warm"] | None = None) -> BiLMState:
+        """The state before any text, for ``rows`` rows. ``None`` is the weights' own policy.
+
+        Raises ElmoError for "warm" where the weights hold no start state.
+        """
+        state = state or self.config.state
+        config, device = self.config, self.device
+        dtype = self.forward_lstm.layers[0].kernel.dtype
+        tensors: dict[str, Tensor] = {}
+        for direction in DIRECTIONS:
+            for part, size in (("hidden", config.projection_dim), ("cell", config.lstm_dim)):
+                name = f"{direction}_{part}"
+                if state == "zero":
+                    tensors[name] = torch.zeros(config.n_layers, rows, size, device=device, dtype=dtype)  # type: ignore[arg-type]
+                    continue
+                start = getattr(self, f"start_{name}")
+                if start is None:
+                    raise ElmoError("these weights hold no start state: state = 'warm' needs one, use 'zero'")
+                tensors[name] = start[:, None].expand(-1, rows, -1).clone()
+        return BiLMState.from_tensors(tensors)
+
+    def zero_state(self, rows: int) -> BiLMState:
+        """A state of zeros for ``rows`` rows."""
+        return self.start_state(rows, "zero")
+
+    def encode(
+        self,
+        sentences: Sequence[Sequence[str]],
+        state: StatePolicy | None = None,
+        *,
+        out: Sequence[Tensor] | None = None,
+        max_length: int = 512,
+    ) -> list[Tensor]:
+        """The layers of each sentence: see ``spacy_elmo.bilm.encode.encode``."""
+        return encode(self, sentences, state, out=out, max_length=max_length)
+
+    def forward(
+        self,
+        sentences: Sequence[Sequence[str]],
+        state: Literal["zero", "warm"] | None = None,
+        *,
+        max_length: int = 512,
+    ) -> list[Tensor]:
+        """The same layers as ``encode``, differentiably.
+
+        Gradients stop where a window of ``max_length`` steps ends, so that memory is bounded by windows.
+        RETURNS: for each sentence (L + 1, n, 2P).
+        """
+        words, rows = unique_words(sentences)
+        table = self.token_encoder(self.token_ids(words))
+        results: list[Tensor] = [table.new_zeros(self.config.n_layers + 1, 0, self.config.width)] * len(sentences)
+        filled = [index for index, row in enumerate(rows) if len(row) > 2]
+        for batch in batches_by_length(filled, [len(row) for row in rows]):
+            lengths = [len(rows[index]) for index in batch]
+            steps = max(lengths)
+            # Padding stays on the right in both directions, so no real step reads it; it repeats type 0.
+            padded = np.zeros((2, steps, len(batch)), dtype=np.int64)
+            for column, index in enumerate(batch):
+                padded[0, : lengths[column], column] = rows[index]
+                padded[1, : lengths[column], column] = rows[index][::-1]
+            both = self._windows(table, torch.from_numpy(padded).to(self.device), state, max_length)
+            for column, index in enumerate(batch):
+                n = lengths[column] - 2
+                layer_0 = table[torch.from_numpy(rows[index][1:-1]).to(self.device)]
+                ahead = both[0][:, 1 : n + 1, column]
+                behind = both[1][:, 1 : n + 1, column].flip(1)
+                results[index] = torch.cat(
+                    [layer_0.repeat(1, 2)[None], torch.cat([ahead, behind], dim=2)], dim=0
+                )
+        return results
+
+    def _windows(
+        self, table: Tensor, types: Tensor, state: Literal["zero", "warm"] | None, max_length: int
+    ) -> list[Tensor]:
+        """Both stacks over padded rows (2, T, B) of types, window by window: two tensors (L, T, B, P)."""
+        start = self.start_state(types.shape[2], state)
+        results = []
+        for direction, (stack, steps) in enumerate(zip((self.forward_lstm, self.backward_lstm), types, strict=True)):
+            hidden, cell = (start.forward_hidden, start.forward_cell)
+            if direction == 1:
+                hidden, cell = (start.backward_hidden, start.backward_cell)
+            windows = []
+            for window in steps.split(max_length):
+                outputs, hidden, cell = stack(table[window], hidden.detach(), cell.detach())
+                windows.append(torch.stack(outputs))
+            results.append(torch.cat(windows, dim=1))
+        return results
+
+    def hidden(
+        self, token_ids: Tensor, forward: Tensor, backward: Tensor, state: BiLMState, dropout: float = 0.0
+    ) -> tuple[Tensor, Tensor, BiLMState]:
+        """The top layers over a window of packed text, for training. Each type passes the token encoder once.
+
+        token_ids: what ``token_ids`` gives for the U types of the window.
+        forward, backward: (B, T) int64, each step's type (0..U-1), in the order in which that direction reads.
+        state: where the window before left off. dropout: on the input of each layer and on the result (as bilm-tf).
+        RETURNS: forward (B, T, P), backward (B, T, P), the state after the window, detached.
+        """
+        table = self.token_encoder(token_ids)
+        tops = []
+        ends: dict[str, Tensor] = {}
+        for direction, stack, steps in (
+            ("forward", self.forward_lstm, forward),
+            ("backward", self.backward_lstm, backward),
+        ):
+            hidden, cell = getattr(state, f"{direction}_hidden"), getattr(state, f"{direction}_cell")
+            outputs, hidden, cell = stack(F.embedding(steps.t(), table), hidden, cell, dropout)
+            tops.append(F.dropout(outputs[-1], dropout, training=dropout > 0.0).transpose(0, 1))
+            ends |= {f"{direction}_hidden": hidden.detach(), f"{direction}_cell": cell.detach()}
+        return tops[0], tops[1], BiLMState.from_tensors(ends)
+
+
+def _table_rows(config: BiLMConfig, vocabulary: list[str] | None) -> dict[str, int]:
+    """Row of each word of the table. A repeated word keeps its last row, as in bilm-tf."""
+    if config.filters is not None or vocabulary is None:
+        if config.filters is None:
+            raise ElmoError("a biLM that reads words needs the vocabulary of its table")
+        return {}
+    if len(vocabulary) != config.n_words:
+        raise ElmoError(f"the vocabulary has {len(vocabulary)} words and the word table {config.n_words} rows")
+    rows = {word: row for row, word in enumerate(vocabulary)}
+    missing = [mark for mark in (BOS, EOS) if mark not in rows]
+    if missing:
+        raise ElmoError(f"the vocabulary of a biLM that reads words lacks {' and '.join(missing)}")
+    return rows

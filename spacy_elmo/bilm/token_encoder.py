@@ -1,0 +1,135 @@
+"""Token vectors without context: the character CNN with highways and projection, or a word table."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .characters import N_CHARACTERS, PAD_CHARACTER
+from .config import BiLMConfig
+
+# Types that pass the CNN at once: bounds its memory, and each chunk is trimmed to its own longest word.
+TYPES_PER_CHUNK = 256
+
+
+class Highway(nn.Module):
+    """h <- g * relu(h W_transform + b_transform) + (1 - g) * h, with g = sigmoid(h W_carry + b_carry).
+
+    The names are the weight files': "carry" is the gate of the *transformed* branch.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.W_carry = nn.Parameter(torch.zeros(size, size))
+        self.b_carry = nn.Parameter(torch.zeros(size))
+        self.W_transform = nn.Parameter(torch.zeros(size, size))
+        self.b_transform = nn.Parameter(torch.zeros(size))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(n, F) -> (n, F)."""
+        gate = torch.sigmoid(torch.addmm(self.b_carry, hidden, self.W_carry))
+        transformed = torch.relu(torch.addmm(self.b_transform, hidden, self.W_transform))
+        return torch.lerp(hidden, transformed, gate)
+
+
+class CharacterEncoder(nn.Module):
+    """Character CNN, max-pooled over every window, highways, projection (Peters et al., 2018, section 3.4)."""
+
+    def __init__(self, config: BiLMConfig) -> None:
+        super().__init__()
+        assert config.filters is not None
+        self.activation = config.activation
+        self.char_embed = nn.Parameter(torch.zeros(N_CHARACTERS, config.char_dim))
+        self.conv_weights = nn.ParameterList(
+            [nn.Parameter(torch.zeros(width, config.char_dim, count)) for width, count in config.filters]
+        )
+        self.conv_biases = nn.ParameterList([nn.Parameter(torch.zeros(count)) for _, count in config.filters])
+        self.highways = nn.ModuleList([Highway(config.n_filters) for _ in range(config.n_highway)])
+        self.widest = max(width for width, _ in config.filters)
+        self.W_proj: nn.Parameter | None = None
+        self.b_proj: nn.Parameter | None = None
+        if config.has_char_projection:
+            self.W_proj = nn.Parameter(torch.zeros(config.n_filters, config.projection_dim))
+            self.b_proj = nn.Parameter(torch.zeros(config.projection_dim))
+
+    def initialize(self, generator: torch.Generator) -> None:
+        """bilm-tf's initial values."""
+        with torch.no_grad():
+            self.char_embed.uniform_(-1.0, 1.0, generator=generator)
+            for weight, bias in zip(self.conv_weights, self.conv_biases, strict=True):
+                if self.activation == "relu":
+                    weight.uniform_(-0.05, 0.05, generator=generator)
+                else:
+                    weight.normal_(0.0, math.sqrt(1.0 / (weight.shape[0] * weight.shape[1])), generator=generator)
+                bias.zero_()
+            for highway in self.highways:
+                assert isinstance(highway, Highway)
+                std = math.sqrt(1.0 / highway.W_carry.shape[0])
+                highway.W_carry.normal_(0.0, std, generator=generator)
+                highway.W_transform.normal_(0.0, std, generator=generator)
+                highway.b_carry.fill_(-2.0)
+                highway.b_transform.zero_()
+            if self.W_proj is not None and self.b_proj is not None:
+                self.W_proj.normal_(0.0, math.sqrt(1.0 / self.W_proj.shape[0]), generator=generator)
+                self.b_proj.zero_()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Encode word types. Each row's result depends on that row alone.
+
+        ids: (n, C) int64 character ids, unshifted.
+        RETURNS: (n, P).
+        """
+        # Similar lengths together: a chunk is trimmed to its longest word and the widest filter, which is exact,
+        # because every window beyond lies in padding and equals one that is kept.
+        lengths = (ids != PAD_CHARACTER).sum(dim=1)
+        order = torch.argsort(lengths)
+        chunks = []
+        for chunk in order.split(TYPES_PER_CHUNK):
+            columns = min(ids.shape[1], int(lengths[chunk[-1]]) + self.widest)
+            chunks.append(self._convolve(ids[chunk, :columns]))
+        if not chunks:
+            width = self.char_embed.new_zeros(0, sum(len(bias) for bias in self.conv_biases))
+            return width if self.W_proj is None else width @ self.W_proj
+        hidden = torch.cat(chunks)
+        for highway in self.highways:
+            hidden = highway(hidden)
+        if self.W_proj is not None and self.b_proj is not None:
+            hidden = torch.addmm(self.b_proj, hidden, self.W_proj)
+        return hidden[torch.argsort(order)]
+
+    def _convolve(self, ids: Tensor) -> Tensor:
+        embedded = self.char_embed[ids]  # (n, columns, char_dim)
+        n, columns, char_dim = embedded.shape
+        pooled = []
+        for weight, bias in zip(self.conv_weights, self.conv_biases, strict=True):
+            width = weight.shape[0]
+            # Windows as rows of one matrix: (n, positions, width * char_dim).
+            windows = embedded.as_strided(
+                (n, columns - width + 1, width * char_dim), (columns * char_dim, char_dim, 1)
+            )
+            convolved = windows.reshape(-1, width * char_dim) @ weight.reshape(width * char_dim, -1)
+            # The bias is the same at every position, so it may be added after the maximum.
+            pooled.append(convolved.view(n, columns - width + 1, -1).max(dim=1).values + bias)
+        features = torch.cat(pooled, dim=1)
+        return torch.relu(features) if self.activation == "relu" else torch.tanh(features)
+
+
+class WordEncoder(nn.Module):
+    """A table of token vectors, for biLMs that read words."""
+
+    def __init__(self, config: BiLMConfig) -> None:
+        super().__init__()
+        assert config.n_words is not None
+        self.embedding = nn.Parameter(torch.zeros(config.n_words, config.projection_dim))
+
+    def initialize(self, generator: torch.Generator) -> None:
+        """Glorot uniform, TensorFlow's default, as in bilm-tf."""
+        with torch.no_grad():
+            limit = math.sqrt(6.0 / sum(self.embedding.shape))
+            self.embedding.uniform_(-limit, limit, generator=generator)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(n,) int64 rows of the table -> (n, P)."""
+        return self.embedding[ids]

@@ -1,0 +1,19 @@
+"""Exceptions of the package. Each says what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+
+class ElmoError(ValueError):
+    """Base of all errors raised on purpose by this package."""
+
+
+class WeightsError(ElmoError):
+    """A file of weights that is missing, broken or at odds with its options."""
+
+
+class CorpusError(ElmoError):
+    """Raw text that cannot be read."""
+
+
+class PretrainingError(ElmoError):
+    """Pretraining cannot start or go on."""

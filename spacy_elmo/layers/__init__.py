@@ -1,0 +1,1 @@
+"""The thinc layers that spaCy's config system builds. Import them from their modules."""

@@ -1,0 +1,269 @@
+"""Docs in, layers out: what the component and its listeners share. One row a token; white space has a row of zeros.
+
+A frozen biLM's layers are a function of the text, so they are kept in a bounded memo; a biLM that trains gives layers
+with a graph behind them, and all listeners' gradients wait here for one backward pass.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from spacy.tokens import Doc
+from torch import Tensor
+
+from ..bilm import BiLM
+from ..errors import ElmoError
+from .span_getters import Offsets, SpanGetter, readable_words
+
+Key = tuple[bytes, tuple[tuple[int, int], ...]]
+Backprop = Callable[[Sequence[Any]], None]
+
+# Rows of a Doc that are moved at once to make room for white space.
+ROWS_PER_MOVE = 4096
+
+
+class DocLayers:
+    """Computes (L + 1, n_tokens, 2P) for Docs, remembers it, and collects gradients.
+
+    span_getter: what the biLM reads as one sentence. state: start-state policy, None for the weights' own.
+    max_length: steps of a window inside the biLM. dtype: "float32" or "float16", of what is kept and handed out.
+    frozen: whether the biLM stays as it is. cache_mb: bound of the memo in MB (10**6 bytes); 0: no memo.
+    Copies and pickles start without memo and gradients.
+    """
+
+    def __init__(
+        self,
+        *,
+        span_getter: SpanGetter,
+        state: Literal["zero", "warm"] | None,
+        max_length: int,
+        dtype: Literal["float32", "float16"],
+        frozen: bool,
+        cache_mb: int,
+    ) -> None:
+        if max_length < 1:
+            raise ElmoError(f"elmo: max_length is at least 1, not {max_length}")
+        if cache_mb < 0:
+            raise ElmoError(f"elmo: cache_mb is at least 0, not {cache_mb}")
+        self.span_getter = span_getter
+        self.state = state
+        self.max_length = max_length
+        self.dtype = np.dtype(dtype)
+        self.frozen = frozen
+        self.cache_mb = cache_mb
+        self._forget()
+
+    def config(self) -> dict[str, Any]:
+        """These options as a config block. Raises ElmoError where the span getter does not say how it is made."""
+        span_getter = getattr(self.span_getter, "config", None)
+        if span_getter is None:
+            raise ElmoError(
+                f"the span getter {self.span_getter!r} has no attribute `config` (the config block that makes it), so "
+                "it cannot be written down for the component that gets a biLM of its own: give it one"
+            )
+        return {
+            "span_getter": span_getter,
+            "state": self.state,
+            "max_length": self.max_length,
+            "dtype": self.dtype.name,
+            "frozen": self.frozen,
+            "cache_mb": self.cache_mb,
+        }
+
+    def _forget(self) -> None:
+        self._memo: OrderedDict[Key, np.ndarray] = OrderedDict()
+        self._memo_bytes = 0
+        self._memo_version = 0
+        self._lock = threading.Lock()
+        self._pending: dict[Key, _Pending] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        derived = ("_memo", "_memo_bytes", "_memo_version", "_lock", "_pending")
+        return {name: value for name, value in self.__dict__.items() if name not in derived}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def predict(self, bilm: BiLM, docs: Sequence[Doc], *, remember: bool = False) -> list[np.ndarray]:
+        """The layers of each Doc, from the memo where it has them.
+
+        remember: keep in the memo what is computed now.
+        RETURNS: (L + 1, n_tokens, 2P) of ``dtype`` on the CPU. Arrays may be shared: do not write into them.
+        """
+        spans = self.span_getter(docs)
+        keys = [_key(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
+        known = self._recall(bilm, keys)
+        missing = [i for i, key in enumerate(keys) if key not in known]
+        # A text that comes twice is computed once.
+        first = {keys[i]: i for i in reversed(missing)}
+        todo = sorted(first.values())
+        computed = self._compute(bilm, [docs[i] for i in todo], [spans[i] for i in todo])
+        for i, array in zip(todo, computed, strict=True):
+            known[keys[i]] = array
+            if remember:
+                self._remember(bilm, keys[i], array)
+        return [known[key] for key in keys]
+
+    def begin_update(self, bilm: BiLM, docs: Sequence[Doc]) -> tuple[list[Any], Backprop]:
+        """The layers of each Doc for training, and a callback for their gradients.
+
+        RETURNS: arrays (L + 1, n_tokens, 2P) float32 (or ``dtype``, when frozen), and the callback: it takes one
+        gradient of the same shape a Doc, adds it up and returns at once; ``flush`` does the backward pass.
+        """
+        if self.frozen:
+            return list(self.predict(bilm, docs, remember=True)), ignore_gradient
+        spans = self.span_getter(docs)
+        keys = [_key(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
+        todo = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key not in self._pending}.values())
+        outputs = self._compute_with_graph(bilm, [docs[i] for i in todo], [spans[i] for i in todo])
+        for i, output in zip(todo, outputs, strict=True):
+            self._pending[keys[i]] = _Pending(output)
+        pending = [self._pending[key] for key in keys]
+
+        def backprop(d_layers: Sequence[Any]) -> None:
+            for one, d in zip(pending, d_layers, strict=True):
+                one.add(d)
+
+        return [to_xp(one.output.detach()) for one in pending], backprop
+
+    def flush(self) -> float:
+        """Run the backward pass for all gradients that came since the last one, into the parameters' ``grad``.
+
+        RETURNS: the sum of squares of those gradients, 0.0 when there were none.
+        """
+        pairs = [(one.output, one.gradient) for one in self._pending.values() if one.gradient is not None]
+        self._pending = {}
+        pairs = [(output, gradient) for output, gradient in pairs if output.requires_grad]
+        if not pairs:
+            return 0.0
+        torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
+        return float(sum((gradient**2).sum() for _, gradient in pairs))
+
+    def discard(self) -> None:
+        """Drop gradients that wait: the weights they belong to go."""
+        self._pending = {}
+
+    def _compute(self, bilm: BiLM, docs: Sequence[Doc], spans: Sequence[Offsets]) -> list[np.ndarray]:
+        prepare_child_process(bilm)
+        layers, width = bilm.config.n_layers + 1, bilm.config.width
+        arrays = [torch.zeros(layers, len(doc), width, device=bilm.device) for doc in docs]
+        sentences: list[list[str]] = []
+        out: list[Tensor] = []
+        moves = []
+        for doc, offsets, array in zip(docs, spans, arrays, strict=True):
+            for (start, _), (words, rows) in zip(offsets, readable_words(doc, offsets), strict=True):
+                # The biLM writes straight into the Doc's array: a long Doc's layers exist once.
+                sentences.append(words)
+                out.append(array[:, start : start + len(words)])
+                if isinstance(rows, np.ndarray):
+                    moves.append((array, start, rows))
+        bilm.encode(sentences, self.state, out=out, max_length=self.max_length)
+        for array, start, rows in moves:
+            _spread(array, start, rows)
+        return [array.cpu().numpy().astype(self.dtype, copy=False) for array in arrays]
+
+    def _compute_with_graph(self, bilm: BiLM, docs: Sequence[Doc], spans: Sequence[Offsets]) -> list[Tensor]:
+        if not docs:
+            return []
+        prepare_child_process(bilm)
+        read = [readable_words(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
+        encoded = iter(bilm([words for spans in read for words, _ in spans], self.state, max_length=self.max_length))
+        outputs = []
+        for doc, of_doc in zip(docs, read, strict=True):
+            parts = [next(encoded) for _ in of_doc]
+            shape = (bilm.config.n_layers + 1, len(doc), bilm.config.width)
+            output = torch.zeros(shape, device=bilm.device)
+            if parts:
+                rows = np.concatenate(
+                    [np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows for _, rows in of_doc]
+                )
+                index = torch.from_numpy(rows).to(bilm.device)
+                output = output.index_copy(1, index, torch.cat(parts, dim=1))
+            outputs.append(output)
+        return outputs
+
+    def _recall(self, bilm: BiLM, keys: Iterable[Key]) -> dict[Key, np.ndarray]:
+        with self._lock:
+            if self._memo_version != bilm.version:
+                self._memo.clear()
+                self._memo_bytes = 0
+                self._memo_version = bilm.version
+            found = {key: self._memo[key] for key in keys if key in self._memo}
+            for key in found:
+                self._memo.move_to_end(key)
+            return found
+
+    def _remember(self, bilm: BiLM, key: Key, array: np.ndarray) -> None:
+        limit = self.cache_mb * 10**6
+        with self._lock:
+            if array.nbytes > limit or key in self._memo or self._memo_version != bilm.version:
+                return
+            self._memo[key] = array
+            self._memo_bytes += array.nbytes
+            while self._memo_bytes > limit:
+                _, old = self._memo.popitem(last=False)
+                self._memo_bytes -= old.nbytes
+
+
+class _Pending:
+    """Layers with their graph, and the gradient that has come for them so far."""
+
+    def __init__(self, output: Tensor) -> None:
+        self.output = output
+        self.gradient: Tensor | None = None
+
+    def add(self, d_layers: Any) -> None:
+        gradient = torch.as_tensor(d_layers, device=self.output.device, dtype=self.output.dtype)
+        # The first gradient is copied: it may be the caller's buffer.
+        self.gradient = gradient.clone() if self.gradient is None else self.gradient.add_(gradient)
+
+
+def to_xp(tensor: Tensor) -> Any:
+    """A torch tensor as an array of thinc's: numpy on the CPU, cupy on a GPU, without a copy."""
+    if tensor.device.type == "cpu":
+        return tensor.numpy()
+    from thinc.api import torch2xp
+
+    return torch2xp(tensor)
+
+
+def prepare_child_process(bilm: BiLM) -> None:
+    """In a child process (``nlp.pipe(n_process=2)``): one torch thread, and no GPU.
+
+    A child forked from a process whose torch threads have run waits for them for ever when it starts its own.
+    Raises ElmoError on a GPU.
+    """
+    if multiprocessing.parent_process() is None:
+        return
+    if bilm.device.type == "cuda":
+        raise ElmoError("elmo runs on a GPU in one process only: use nlp.pipe(..., n_process=1), or the CPU")
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
+def _key(doc: Doc, offsets: Offsets) -> Key:
+    return doc.to_array("ORTH").tobytes(), tuple(offsets)
+
+
+def _spread(array: Tensor, start: int, rows: np.ndarray) -> None:
+    """Move rows start, start+1, ... to where their tokens stand, and put zeros in the gaps.
+
+    Every row moves towards the end, so the last go first; in pieces, so that no second copy of a long Doc is made.
+    """
+    for begin in reversed(range(0, len(rows), ROWS_PER_MOVE)):
+        piece = torch.from_numpy(rows[begin : begin + ROWS_PER_MOVE]).to(array.device)
+        array[:, piece] = array[:, start + begin : start + begin + len(piece)].clone()
+    end = int(rows[-1]) + 1 if len(rows) else start
+    gaps = np.setdiff1d(np.arange(start, end), rows)
+    array[:, torch.from_numpy(gaps).to(array.device)] = 0.0
+
+
+def ignore_gradient(d_layers: Sequence[Any]) -> None:
+    """A frozen biLM takes no gradient."""

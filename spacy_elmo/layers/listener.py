@@ -1,0 +1,269 @@
+"""The layer by which a component reads ELMo vectors: it pulls layers from its `elmo` pipe and mixes them itself.
+
+Nothing is pushed and no batch is numbered: a listener asks for the layers of the Docs that it was given, so it works in
+initialisation, training, evaluation and prediction alike, annotated Docs or not.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Literal, Protocol, cast
+
+import spacy
+from spacy.tokens import Doc
+from thinc.api import Model
+from thinc.types import Floats2d
+
+from ..bilm import BiLM
+from ..errors import ElmoError
+from .bilm_model import find_bilm, get_bilm
+from .doc_layers import Backprop, DocLayers
+from .scalar_mix import ScalarMix_v1
+from .span_getters import SpanGetter, rule_spans
+
+LISTENER = "elmo_listener"
+LINK = "elmo_link"
+
+
+class Upstream(Protocol):
+    """What a listener needs of its `elmo` pipe."""
+
+    name: str
+
+    @property
+    def loaded_bilm(self) -> BiLM:
+        """The biLM; an error where there is none."""
+
+    def layers_for(self, docs: Sequence[Doc], *, is_train: bool) -> tuple[list[Any], Backprop]:
+        """Layers (L + 1, n_tokens, 2P) of each Doc, and a callback for their gradients."""
+
+
+class Link:
+    """A listener's way to its `elmo` pipe. It is set when the pipeline is put together and never serialised.
+
+    A copy of a pipeline is linked to the copy's own `elmo`; a copy of the listener alone is linked to nothing.
+    """
+
+    def __init__(self, upstream: Upstream | None = None) -> None:
+        self.upstream = upstream
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Link:
+        return Link(memo.get(id(self.upstream)))
+
+
+@spacy.registry.architectures("spacy-elmo.ElmoListener.v1")
+def ElmoListener_v1(
+    *,
+    upstream: str = "*",
+    grad_factor: float = 1.0,
+    mix: Model[list[Any], list[Floats2d]] | None = None,
+    elmo_dropout: float = 0.5,
+) -> Model[list[Doc], list[Floats2d]]:
+    """Contextual vectors (n_tokens, 2P) of an `elmo` pipe earlier in the pipeline, mixed by weights of its own.
+
+    upstream (str): the name of the `elmo` pipe, or "*": the nearest one before.
+    grad_factor (float): weighs this listener's gradient for the biLM against the other listeners'. 0: none.
+    mix: a spacy-elmo.ScalarMix.v1. None: one with its defaults.
+    elmo_dropout (float): share of the mixed vector's elements dropped in training (AllenNLP's place and default, 0.5).
+        The rate is this one always: spaCy's own dropout schedule does not touch it.
+    """
+    if not 0.0 <= elmo_dropout < 1.0:
+        raise ElmoError(f"ElmoListener: elmo_dropout is at least 0 and below 1, not {elmo_dropout}")
+    return Model(
+        "elmo_listener",
+        forward,
+        init=init,
+        layers=[ScalarMix_v1() if mix is None else mix],
+        dims={"nO": None},
+        # "dropout_rate" would be overwritten by spaCy in every update, hence a name of its own.
+        attrs={LISTENER: upstream, LINK: Link(), "grad_factor": grad_factor, "elmo_dropout": elmo_dropout},
+    )
+
+
+def listeners_in(model: Model[Any, Any]) -> Iterable[Model[list[Doc], list[Floats2d]]]:
+    """The listeners in a model, however deep."""
+    return [node for node in model.walk() if LISTENER in node.attrs]
+
+
+def connect(listener: Model[Any, Any], upstream: Upstream) -> Upstream | None:
+    """Link a listener to an `elmo` pipe. RETURNS: the pipe to which it was linked before, if any."""
+    before = cast("Link", listener.attrs[LINK]).upstream
+    listener.attrs[LINK] = Link(upstream)
+    return before
+
+
+def set_widths(listener: Model[Any, Any], bilm: BiLM, component: str) -> None:
+    """Tell a listener the number of layers and the width. Raises ElmoError where it was initialised for others."""
+    n_layers, width = bilm.config.n_layers + 1, bilm.config.width
+    mix = listener.layers[0]
+    fixed = mix.attrs["weights"]
+    if fixed is not None and len(fixed) != n_layers:
+        raise ElmoError(
+            f"component '{component}' mixes {len(fixed)} layers by fixed weights, the ELMo weights have {n_layers}: "
+            "give the ScalarMix one weight a layer"
+        )
+    known = (mix.maybe_get_dim("nL"), listener.maybe_get_dim("nO"))
+    if mix.has_param("scalars") and known != (n_layers, width):
+        raise ElmoError(
+            f"component '{component}' was initialized for ELMo weights with {known[0]} layers of width {known[1]}; "
+            f"these have {n_layers} layers of width {width}. Use weights of that shape, or initialize '{component}' "
+            "anew with these."
+        )
+    mix.set_dim("nL", n_layers, force=True)
+    for node, dim in ((mix, "nI"), (mix, "nO"), (listener, "nO")):
+        node.set_dim(dim, width, force=True)
+
+
+def init(model: Model[list[Doc], list[Floats2d]], X: list[Doc] | None = None, Y: Any = None) -> None:
+    """Take the widths from the biLM and allocate the mix."""
+    set_widths(model, _upstream(model).loaded_bilm, "a listener")
+    model.layers[0].initialize()
+
+
+def forward(
+    model: Model[list[Doc], list[Floats2d]], docs: list[Doc], is_train: bool
+) -> tuple[list[Floats2d], Callable[[list[Floats2d]], list[Doc]]]:
+    """Pull the Docs' layers, mix, drop out."""
+    layers, backprop_layers = _upstream(model).layers_for(docs, is_train=is_train)
+    return mix_layers(model, layers, backprop_layers, is_train)
+
+
+def mix_layers(
+    model: Model[Any, Any], layers: Sequence[Any], backprop_layers: Backprop, is_train: bool
+) -> tuple[list[Floats2d], Callable[[list[Floats2d]], list[Doc]]]:
+    """What a listener and its standalone form share: the mix, then dropout."""
+    ops = model.ops
+    layers = [ops.asarray3f(x, dtype="f") for x in layers]
+    outputs, backprop_mix = model.layers[0](layers, is_train)
+    rate = model.attrs["elmo_dropout"] if is_train else 0.0
+    masks = [ops.get_dropout_mask(y.shape, rate) for y in outputs] if rate else None
+    if masks is not None:
+        outputs = [y * mask for y, mask in zip(outputs, masks, strict=True)]
+
+    def backprop(d_outputs: list[Floats2d]) -> list[Doc]:
+        if masks is not None:
+            d_outputs = [d * mask for d, mask in zip(d_outputs, masks, strict=True)]
+        d_layers = backprop_mix(d_outputs)
+        factor = model.attrs["grad_factor"]
+        if factor:
+            backprop_layers(d_layers if factor == 1.0 else [d * factor for d in d_layers])
+        return []
+
+    return outputs, backprop
+
+
+def _upstream(model: Model[Any, Any]) -> Upstream:
+    upstream = cast("Link", model.attrs[LINK]).upstream
+    if upstream is None:
+        wanted = model.attrs[LISTENER]
+        which = "no `elmo` component" if wanted == "*" else f"no `elmo` component named '{wanted}'"
+        raise ElmoError(
+            f"an ElmoListener is connected to nothing: there is {which} before its component in the pipeline. "
+            "Add one (nlp.add_pipe('elmo', first=True)), or set the listener's `upstream` to its name."
+        )
+    return upstream
+
+
+# A listener cut loose from its pipe (nlp.replace_listeners): the biLM inside the component that reads it.
+
+
+@spacy.registry.architectures("spacy-elmo.ElmoTok2Vec.v1")
+def ElmoTok2Vec_v1(
+    *,
+    bilm: Model[list[list[str]], list[Any]],
+    mix: Model[list[Any], list[Floats2d]] | None = None,
+    elmo_dropout: float = 0.5,
+    span_getter: SpanGetter | None = None,
+    state: Literal["zero", "warm"] | None = None,
+    max_length: int = 512,
+    dtype: Literal["float32", "float16"] = "float32",
+    frozen: bool = True,
+    cache_mb: int = 512,
+) -> Model[list[Doc], list[Floats2d]]:
+    """The same vectors as ElmoListener.v1, from a biLM of its own inside the component: no `elmo` pipe is needed.
+
+    This is what nlp.replace_listeners puts in a listener's place. bilm: a spacy-elmo.BiLM.v1. mix, elmo_dropout: as in
+    ElmoListener.v1; the others: as in the `elmo` component.
+    """
+    doc_layers = DocLayers(
+        span_getter=span_getter or rule_spans(),
+        state=state,
+        max_length=max_length,
+        dtype=dtype,
+        frozen=frozen,
+        cache_mb=cache_mb,
+    )
+    return _standalone_model(bilm, ScalarMix_v1() if mix is None else mix, elmo_dropout, doc_layers)
+
+
+def allow_replacing(bilm: Model[Any, Any], doc_layers: DocLayers) -> None:
+    """Give an `elmo` pipe's model the two callbacks by which nlp.replace_listeners asks for the standalone form."""
+    bilm.attrs["replace_listener"] = _standalone
+    bilm.attrs["replace_listener_cfg"] = partial(_standalone_config, doc_layers=doc_layers)
+
+
+def _standalone(bilm: Model[Any, Any], listener: Model[Any, Any], elmo: Any) -> Model[Any, Any]:
+    """The standalone form of a listener, with its mix as learned so far."""
+    for name in ("replace_listener", "replace_listener_cfg"):
+        bilm.attrs.pop(name, None)
+    doc_layers = copy.deepcopy(elmo.doc_layers)
+    model = _standalone_model(bilm, listener.layers[0].copy(), listener.attrs["elmo_dropout"], doc_layers)
+    found = find_bilm(bilm)
+    if found is not None:
+        model.set_dim("nO", found.config.width)
+    return model
+
+
+def _standalone_config(
+    elmo_model_cfg: dict[str, Any], listening_cfg: dict[str, Any], *, doc_layers: DocLayers
+) -> dict[str, Any]:
+    """The config of ``_standalone``: the listener's mix and dropout, the pipe's options, the biLM's block."""
+    block = _find_listener_block(listening_cfg) or {}
+    config = {"@architectures": "spacy-elmo.ElmoTok2Vec.v1", "bilm": elmo_model_cfg, **doc_layers.config()}
+    return config | {name: block[name] for name in ("mix", "elmo_dropout") if name in block}
+
+
+def _find_listener_block(config: Any) -> dict[str, Any] | None:
+    if not isinstance(config, dict):
+        return None
+    if str(config.get("@architectures", "")).startswith("spacy-elmo.ElmoListener."):
+        return config
+    return next((found for found in map(_find_listener_block, config.values()) if found), None)
+
+
+def _standalone_model(
+    bilm: Model[Any, Any], mix: Model[Any, Any], elmo_dropout: float, doc_layers: DocLayers
+) -> Model[list[Doc], list[Floats2d]]:
+    find_bilm(bilm)  # says so if it is another model
+    return Model(
+        "elmo_tok2vec",
+        _standalone_forward,
+        init=_standalone_init,
+        layers=[mix, bilm],
+        dims={"nO": None},
+        attrs={"elmo_doc_layers": doc_layers, "elmo_dropout": elmo_dropout, "grad_factor": 1.0},
+    )
+
+
+def _standalone_init(model: Model[list[Doc], list[Floats2d]], X: Any = None, Y: Any = None) -> None:
+    set_widths(model, get_bilm(model.layers[1]), "elmo_tok2vec")
+    if not model.layers[0].has_param("scalars"):
+        model.layers[0].initialize()
+
+
+def _standalone_forward(
+    model: Model[list[Doc], list[Floats2d]], docs: list[Doc], is_train: bool
+) -> tuple[list[Floats2d], Callable[[list[Floats2d]], list[Doc]]]:
+    doc_layers = cast("DocLayers", model.attrs["elmo_doc_layers"])
+    bilm = get_bilm(model.layers[1])
+    if not is_train:
+        return mix_layers(model, doc_layers.predict(bilm, docs), lambda d_layers: None, is_train)
+    layers, backprop_layers = doc_layers.begin_update(bilm, docs)
+
+    def backprop_through(d_layers: Sequence[Any]) -> None:
+        backprop_layers(d_layers)
+        doc_layers.flush()
+
+    return mix_layers(model, layers, backprop_through, is_train)

@@ -1,0 +1,1 @@
+"""The spaCy component. Import it from its module."""

@@ -1,0 +1,345 @@
+"""The spaCy component `elmo`: contextual vectors on the Doc, and layers for whoever listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from spacy.language import Language
+from spacy.pipeline import TrainablePipe
+from spacy.tokens import Doc
+from spacy.training import Example, validate_examples
+from spacy.vocab import Vocab
+from thinc.api import Config, Model, Optimizer
+
+from ..bilm import BiLM
+from ..errors import ElmoError
+from ..layers.bilm_model import find_bilm, set_bilm
+from ..layers.doc_layers import Backprop, DocLayers, ignore_gradient
+from ..layers.listener import LISTENER, allow_replacing, connect, listeners_in, set_widths
+from ..layers.span_getters import SpanGetter
+from ..weights import load_bilm
+from .doc_elmo import register_extensions, set_vector_hooks, store as store_layers
+
+Store = Literal["layers", "mean", "none"]
+Dtype = Literal["float32", "float16"]
+
+DEFAULT_CONFIG = Config().from_str(
+    """
+[model]
+@architectures = "spacy-elmo.BiLM.v1"
+
+[span_getter]
+@misc = "spacy-elmo.rule_spans.v1"
+"""
+)
+
+
+@Language.factory(
+    "elmo",
+    assigns=["doc._.elmo", "token._.elmo", "span._.elmo"],
+    default_config={
+        "model": DEFAULT_CONFIG["model"],
+        "span_getter": DEFAULT_CONFIG["span_getter"],
+        "store": "layers",
+        "dtype": "float32",
+        "state": None,
+        "frozen": True,
+        "max_length": 512,
+        "cache_mb": 512,
+        "vectors": False,
+    },
+)
+def make_elmo(
+    nlp: Language,
+    name: str,
+    model: Model[list[list[str]], list[Any]],
+    span_getter: SpanGetter,
+    store: str,
+    dtype: str,
+    state: str | None,
+    frozen: bool,
+    max_length: int,
+    cache_mb: int,
+    vectors: bool,
+) -> Elmo:
+    """Make the component `elmo`: see ``Elmo`` for the arguments."""
+    return Elmo(
+        nlp.vocab,
+        model,
+        name,
+        span_getter=span_getter,
+        store=store,  # type: ignore[arg-type]
+        dtype=dtype,  # type: ignore[arg-type]
+        state=state,  # type: ignore[arg-type]
+        frozen=frozen,
+        max_length=max_length,
+        cache_mb=cache_mb,
+        vectors=vectors,
+    )
+
+
+class Elmo(TrainablePipe):
+    """Runs a biLM over Docs, keeps the layers on them, and serves the listeners of later components.
+
+    vocab: the pipeline's. model: a spacy-elmo.BiLM.v1. name: of the pipe.
+    span_getter: what the biLM reads as one sentence.
+    store: what is kept on a Doc: all "layers" (L + 1, n_tokens, 2P), their "mean" (n_tokens, 2P), or "none".
+    dtype: "float32" or "float16", of what is kept on Docs and in the memo.
+    state: where the LSTMs start, "zero" or "warm"; None: the weights' own policy.
+    frozen: whether the biLM stays as it is in training. False: it learns through all its listeners.
+    max_length: steps of a window inside the biLM: bounds memory, changes no result by more than rounding.
+    cache_mb: bound in MB of the memo that keeps training texts' layers from step to step.
+    vectors: let doc.vector, token.vector, span.vector and similarity come from here.
+
+    These options live in the config alone: ``spacy.load(path, config={"components": {"elmo": {...}}})`` changes them.
+    Raises ElmoError for a value out of range.
+    """
+
+    def __init__(
+        self,
+        vocab: Vocab,
+        model: Model[list[list[str]], list[Any]],
+        name: str = "elmo",
+        *,
+        span_getter: SpanGetter,
+        store: Store = "layers",
+        dtype: Dtype = "float32",
+        state: Literal["zero", "warm"] | None = None,
+        frozen: bool = True,
+        max_length: int = 512,
+        cache_mb: int = 512,
+        vectors: bool = False,
+    ) -> None:
+        for option, value, allowed in (
+            ("store", store, get_args(Store)),
+            ("dtype", dtype, get_args(Dtype)),
+            ("state", state, ("zero", "warm", None)),
+        ):
+            if value not in allowed:
+                raise ElmoError(f"component '{name}': {option} is one of {allowed}, not {value!r}")
+        if vectors and store == "none":
+            raise ElmoError(f"component '{name}': vectors = true needs something on the Doc: set store to 'mean'")
+        find_bilm(model)  # says so if it is another model
+        register_extensions()
+        self.vocab = vocab
+        self.model = model
+        self.name = name
+        self.cfg: dict[str, Any] = {}
+        self.store = store
+        self.vectors = vectors
+        self.doc_layers = DocLayers(
+            span_getter=span_getter, state=state, max_length=max_length, dtype=dtype, frozen=frozen, cache_mb=cache_mb
+        )
+        allow_replacing(model, self.doc_layers)
+        self.listener_map: dict[str, list[Model[Any, Any]]] = {}
+        # Set by training: from then on texts come again, so annotating remembers them.
+        self._trains = False
+
+    # Weights
+
+    @property
+    def bilm(self) -> BiLM | None:
+        """The biLM, or None while there are no weights."""
+        return find_bilm(self.model)
+
+    @property
+    def loaded_bilm(self) -> BiLM:
+        """The biLM. Raises ElmoError, naming the ways to bring weights, while there is none."""
+        bilm = self.bilm
+        if bilm is None:
+            raise ElmoError(
+                f"component '{self.name}' has no ELMo weights. Load some with "
+                f"nlp.get_pipe('{self.name}').load_weights(path), or set `weights` in "
+                f"[initialize.components.{self.name}] of the config and call nlp.initialize(). (A component in "
+                "frozen_components is not initialized: source it from a pipeline that has weights.)"
+            )
+        return bilm
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the biLM stays as it is in training."""
+        return self.doc_layers.frozen
+
+    def load_weights(self, weights: str | Path | BiLM) -> None:
+        """Take weights from a file or folder that ``spacy_elmo.load_bilm`` reads, or a biLM.
+
+        Raises WeightsError for what cannot be read, ElmoError where a listening component was initialized for another
+        shape; the weights are then as before.
+        """
+        if not isinstance(weights, (str, Path, BiLM)):
+            raise ElmoError(f"component '{self.name}': weights are a path or a BiLM, not {type(weights).__name__}")
+        bilm = weights if isinstance(weights, BiLM) else load_bilm(weights)
+        for component, listener in self._listeners_by_component():
+            set_widths(listener, bilm, component)
+        self.doc_layers.discard()
+        set_bilm(self.model, bilm)
+
+    # spaCy's protocol of a component that others listen to
+
+    @property
+    def listeners(self) -> list[Model[Any, Any]]:
+        """The listeners of all components."""
+        return [listener for _, listener in self._listeners_by_component()]
+
+    @property
+    def listening_components(self) -> list[str]:
+        """Names of the components that listen."""
+        return list(self.listener_map)
+
+    def _listeners_by_component(self) -> list[tuple[str, Model[Any, Any]]]:
+        return [(component, one) for component, several in self.listener_map.items() for one in several]
+
+    def add_listener(self, listener: Model[Any, Any], component_name: str) -> None:
+        """Add a listener of a later component."""
+        listeners = self.listener_map.setdefault(component_name, [])
+        if not any(listener is known for known in listeners):
+            listeners.append(listener)
+
+    def remove_listener(self, listener: Model[Any, Any], component_name: str) -> bool:
+        """Remove a listener. RETURNS: whether it was there."""
+        listeners = self.listener_map.get(component_name, [])
+        kept = [known for known in listeners if known is not listener]
+        if kept:
+            self.listener_map[component_name] = kept
+        else:
+            self.listener_map.pop(component_name, None)
+        return len(kept) < len(listeners)
+
+    def find_listeners(self, component: Any) -> None:
+        """Link the listeners in a later component's model that want this pipe, and tell them the widths."""
+        model = getattr(component, "model", None)
+        if not isinstance(model, Model):
+            return
+        for listener in listeners_in(model):
+            if listener.attrs[LISTENER] not in ("*", self.name):
+                continue
+            before = connect(listener, self)
+            if isinstance(before, Elmo) and before is not self:
+                # "*" is the nearest pipe before: pipes are linked in order, so the last one keeps the listener.
+                before.remove_listener(listener, component.name)
+            self.add_listener(listener, component.name)
+            if self.bilm is not None:
+                set_widths(listener, self.bilm, component.name)
+
+    def layers_for(self, docs: Sequence[Doc], *, is_train: bool) -> tuple[list[Any], Backprop]:
+        """What a listener asks: the layers of Docs.
+
+        RETURNS: (L + 1, n_tokens, 2P) of each Doc, from the Doc where it has them, else from the memo, else computed;
+            and a callback that takes a gradient of the same shape for each.
+        """
+        bilm = self.loaded_bilm
+        if is_train:
+            self._trains = True
+            if not self.frozen:
+                return self.doc_layers.begin_update(bilm, docs)
+        layers = [self._stored(doc, bilm) for doc in docs]
+        missing = [i for i, array in enumerate(layers) if array is None]
+        if missing:
+            remember = self._trains or self.store != "layers"
+            computed = self.doc_layers.predict(bilm, [docs[i] for i in missing], remember=remember)
+            for i, array in zip(missing, computed, strict=True):
+                layers[i] = array
+        return layers, ignore_gradient
+
+    def _stored(self, doc: Doc, bilm: BiLM) -> np.ndarray | None:
+        array = doc.user_data.get(("elmo", self.name))
+        shape = (bilm.config.n_layers + 1, len(doc), bilm.config.width)
+        return array if isinstance(array, np.ndarray) and array.shape == shape else None
+
+    # Annotating
+
+    def predict(self, docs: Iterable[Doc]) -> list[np.ndarray]:
+        """The layers (L + 1, n_tokens, 2P) of each Doc, on the CPU."""
+        docs = list(docs)
+        # What is not kept on the Doc as layers, a listener will ask for.
+        remember = self._trains or (self.store != "layers" and bool(self.listener_map))
+        return self.doc_layers.predict(self.loaded_bilm, docs, remember=remember)
+
+    def set_annotations(self, docs: Iterable[Doc], scores: Sequence[np.ndarray]) -> None:
+        """Keep on each Doc what ``store`` says."""
+        given: set[int] = set()
+        for doc, layers in zip(docs, scores, strict=True):
+            if self.store == "none":
+                doc.user_data.pop(("elmo", self.name), None)
+                continue
+            if self.store == "mean":
+                kept = layers.mean(axis=0, dtype=np.float32).astype(layers.dtype, copy=False)
+            else:
+                # What is on a Doc is its own: not the memo's, nor that of the same text elsewhere in the batch.
+                kept = layers.copy() if self._trains or id(layers) in given else layers
+                given.add(id(layers))
+            store_layers(doc, self.name, kept)
+            if self.vectors:
+                set_vector_hooks(doc, self.name)
+
+    # Training
+
+    def initialize(
+        self,
+        get_examples: Callable[[], Iterable[Example]],
+        *,
+        nlp: Language | None = None,
+        weights: Any = None,  # spaCy builds a schema from this signature, in which our types are unknown
+    ) -> None:
+        """Take weights before the components that listen are initialized.
+
+        weights: ``[initialize.components.elmo] weights``: a path, or a block that makes a biLM
+            (spacy-elmo.random_bilm.v1). None or "": keep those that are there.
+        Raises ElmoError when there are none at all.
+        """
+        if weights:
+            self.load_weights(weights)
+        bilm = self.loaded_bilm
+        for component, listener in self._listeners_by_component():
+            set_widths(listener, bilm, component)
+        self._trains = True
+
+    def update(
+        self,
+        examples: Iterable[Example],
+        *,
+        drop: float = 0.0,
+        sgd: Optimizer | None = None,
+        losses: dict[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Nothing of its own to learn: with ``frozen = false``, pass back what the listeners have sent since."""
+        losses = {} if losses is None else losses
+        losses.setdefault(self.name, 0.0)
+        validate_examples(examples, "Elmo.update")
+        self._trains = True
+        if not self.frozen:
+            losses[self.name] += self.doc_layers.flush()
+            if sgd is not None:
+                self.finish_update(sgd)
+        return losses
+
+    def get_loss(self, examples: Any, scores: Any) -> None:
+        """There is none: gradients come from the listeners."""
+
+    def finish_update(self, sgd: Optimizer) -> None:
+        """Apply the gradients of all listeners; a frozen biLM stays as it is."""
+        if not self.frozen:
+            self.doc_layers.flush()
+            self.model.finish_update(sgd)
+
+    def add_label(self, label: str) -> int:
+        """There are no labels. Raises ElmoError."""
+        raise ElmoError(f"component '{self.name}' has no labels")
+
+    # Serialisation
+
+    def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> Elmo:
+        """Load weights from ``to_bytes``. Listeners are told the widths when the pipeline is linked next."""
+        self.doc_layers.discard()
+        super().from_bytes(bytes_data, exclude=exclude)
+        return self
+
+    def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> Elmo:
+        """Load weights from ``to_disk``."""
+        self.doc_layers.discard()
+        super().from_disk(path, exclude=exclude)
+        return self
+

@@ -1,0 +1,294 @@
+"""Our own format: safetensors that hold a biLM whole.
+
+A folder has `model.safetensors`, whose header carries the config and the words of a word table, and for readers
+`config.json` (the structure of options.json) and, with word-table input, `vocabulary.json`. The header is what counts:
+`model.safetensors` alone is a model, so a save that is killed between two files leaves nothing that could be read as
+a mixture. The same bytes carry a model inside a spaCy pipeline. Nothing here is pickled.
+
+The output layer of pretraining is a file of its own, `softmax.safetensors`, which no loader of a biLM reads.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+
+from .. import __version__
+from ..bilm.config import BiLMConfig
+from ..bilm.model import BiLM
+from ..bilm.softmax import FullSoftmax
+from ..errors import ElmoError, WeightsError
+from .files import HDF5_MAGIC, ZIP_MAGIC, check_weights_file, read_json, replacing, write_json
+from .layout import check_shapes, checked_values, layout, start_state_shapes
+
+MODEL_NAME = "model.safetensors"
+CONFIG_NAME = "config.json"
+VOCABULARY_NAME = "vocabulary.json"
+SOFTMAX_NAME = "softmax.safetensors"
+
+_CONFIG_KEY = "spacy_elmo_config"
+_VOCABULARY_KEY = "spacy_elmo_vocabulary"
+_VERSION_KEY = "spacy_elmo_version"
+
+
+def save_native(bilm: BiLM, path: Path | str) -> None:
+    """Save a biLM as a folder, made if it is not there. Each file is replaced whole or not at all.
+
+    Raises WeightsError if a weight is NaN or infinite, or `path` is a file; then nothing is written.
+    """
+    folder = made_folder(path)
+    tensors = _finite_tensors(bilm, str(folder))
+    with replacing(folder / MODEL_NAME) as temporary, temporary.open("wb") as file:
+        _write(file, tensors, _metadata(bilm))
+    write_json(bilm.config.to_options(), folder / CONFIG_NAME)
+    if bilm.vocabulary is not None:
+        write_json(bilm.vocabulary, folder / VOCABULARY_NAME)
+    else:
+        (folder / VOCABULARY_NAME).unlink(missing_ok=True)  # of another model that was saved here
+
+
+def load_native(path: Path | str) -> BiLM:
+    """Load a biLM from a folder that `save_native` wrote, or from its `model.safetensors`.
+
+    `config.json` and `vocabulary.json` are needed only beside a file whose header lacks them (weights renamed by
+    other tools). A `config.json` that disagrees with the header is an error.
+    Raises WeightsError for anything missing, broken or inconsistent.
+    """
+    path = Path(path)
+    file = path / MODEL_NAME if path.is_dir() else path
+    config_path, vocabulary_path = file.with_name(CONFIG_NAME), file.with_name(VOCABULARY_NAME)
+    with _opened(file) as stored:
+        beside = read_json(config_path) if config_path.exists() else None
+        options = stored.options if stored.options is not None else beside
+        if options is None:
+            raise WeightsError(f"{file}: its header has no config, and there is no {CONFIG_NAME} beside it")
+        config = config_from(options, config_path if stored.options is None else file)
+        if beside is not None and config_from(beside, config_path) != config:
+            raise WeightsError(
+                f"{config_path}: does not agree with the config in the header of {file.name}: it was edited, or a "
+                f"save was interrupted. Delete {CONFIG_NAME} to load the weights as they were saved"
+            )
+        check_n_characters(beside or options, stored.shapes.get("token_encoder.char_embed"), str(config_path))
+        vocabulary = stored.vocabulary
+        if vocabulary is None and config.filters is None and vocabulary_path.exists():
+            vocabulary = read_json(vocabulary_path)
+        return _build(config, vocabulary, stored, str(file))
+
+
+def bilm_to_bytes(bilm: BiLM) -> bytes:
+    """A biLM as safetensors, config and words included. The same weights give the same bytes.
+
+    Raises WeightsError if a weight is NaN or infinite.
+    """
+    buffer = io.BytesIO()
+    _write(buffer, _finite_tensors(bilm, "the biLM"), _metadata(bilm))
+    return buffer.getvalue()
+
+
+def bilm_from_bytes(data: bytes) -> BiLM:
+    """The biLM of `bilm_to_bytes`. Raises WeightsError for anything missing, broken or inconsistent."""
+    where = "the bytes of a biLM"
+    try:
+        tensors = safetensors.torch.load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        stored = _stored(
+            header.get("__metadata__"),
+            {name: tuple(tensor.shape) for name, tensor in tensors.items()},
+            tensors.__getitem__,
+            where,
+        )
+    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
+        if isinstance(error, ElmoError):
+            raise
+        raise WeightsError(f"{where}: not a whole safetensors file: {error}") from error
+    if stored.options is None:
+        raise WeightsError(f"{where}: the header has no config: these are not a biLM's")
+    return _build(config_from(stored.options, where), stored.vocabulary, stored, where)
+
+
+def save_softmax(softmax: FullSoftmax, path: Path | str) -> None:
+    """Save the output layer of pretraining, W (V, P) and b (V,).
+
+    path: a file, or a folder: then `softmax.safetensors` in it. Raises WeightsError if a weight is NaN or infinite.
+    """
+    path = Path(path)
+    file = path / SOFTMAX_NAME if path.is_dir() else path
+    tensors = {name: getattr(softmax, name).detach() for name in ("W", "b")}
+    for name, tensor in tensors.items():
+        checked_values(tensor, name, "the softmax")
+    with replacing(file) as temporary, temporary.open("wb") as stream:
+        _write(stream, tensors, {_VERSION_KEY: __version__})
+
+
+def load_softmax(path: Path | str) -> FullSoftmax:
+    """The output layer of pretraining, from a file or the folder that has it.
+
+    Raises WeightsError for anything missing, broken or inconsistent.
+    """
+    path = Path(path)
+    file = path / SOFTMAX_NAME if path.is_dir() else path
+    with _opened(file) as stored:
+        shape = stored.shapes.get("W", ())
+        if len(shape) != 2 or 0 in shape:
+            raise WeightsError(f"{file}: is not a softmax layer: no matrix 'W' (found: {sorted(stored.shapes)})")
+        check_shapes(iter([("W", shape), ("b", shape[:1])]), stored.shapes, str(file), "tensor")
+        softmax = FullSoftmax(*shape)
+        with torch.no_grad():
+            for name in ("W", "b"):
+                getattr(softmax, name).copy_(checked_values(stored.read(name), name, str(file)))
+    return softmax
+
+
+def config_from(options: Any, where: Path | str) -> BiLMConfig:
+    """The config of options that were read from `where`. WeightsError if they are wrong."""
+    try:
+        return BiLMConfig.from_options(options)
+    except ElmoError as error:
+        raise WeightsError(f"{where}: {error}") from error
+
+
+def check_n_characters(options: Any, shape: tuple[int, ...] | None, where: str) -> None:
+    """WeightsError if the options ask for another table of characters than ELMo's."""
+    char_cnn = options.get("char_cnn")
+    n_characters = char_cnn.get("n_characters", 262) if isinstance(char_cnn, Mapping) else 262
+    if n_characters not in (261, 262):
+        raise WeightsError(
+            f"{where}: char_cnn.n_characters is {n_characters!r}, and the weights' char_embed has shape {shape}; "
+            "bytes and marks are 261 rows: only 261 (training) and 262 (inference) are possible"
+        )
+
+
+class _Stored(NamedTuple):
+    """What a safetensors file holds, its tensors not read yet."""
+
+    options: Any  # parsed JSON of the config, None if the header has none
+    vocabulary: Any
+    shapes: dict[str, tuple[int, ...]]
+    read: Callable[[str], torch.Tensor]
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[_Stored]:
+    """Open a safetensors file; only its header is read."""
+    head = check_weights_file(file)
+    for magic, kind in ((HDF5_MAGIC, "an HDF5 file"), (ZIP_MAGIC, "a ZIP archive or a pickled PyTorch file")):
+        if head.startswith(magic):
+            raise WeightsError(f"{file}: is {kind}, not safetensors")
+    try:
+        # On the CPU: `BiLM.to` moves a model, loading never does.
+        with safe_open(file, framework="pt", device="cpu") as opened:
+            names = opened.keys()
+            shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in names}
+            yield _stored(opened.metadata(), shapes, opened.get_tensor, str(file))
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{file}: not a whole safetensors file (cut short, or damaged): {error}") from error
+
+
+def _stored(
+    metadata: Mapping[str, str] | None,
+    shapes: dict[str, tuple[int, ...]],
+    read: Callable[[str], torch.Tensor],
+    where: str,
+) -> _Stored:
+    found: dict[str, Any] = {}
+    for key in (_CONFIG_KEY, _VOCABULARY_KEY):
+        text = (metadata or {}).get(key)
+        try:
+            found[key] = None if text is None else json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise WeightsError(f"{where}: '{key}' in its header is not valid JSON: {error}") from error
+    return _Stored(found[_CONFIG_KEY], found[_VOCABULARY_KEY], shapes, read)
+
+
+def _build(config: BiLMConfig, vocabulary: Any, stored: _Stored, where: str) -> BiLM:
+    """A biLM with the stored values. All names and shapes are compared before anything is allocated."""
+    expected = chain(((entry.parameter, entry.shape) for entry in layout(config)), start_state_shapes(config).items())
+    check_shapes(expected, stored.shapes, where, "tensor")
+    bilm = new_bilm(config, vocabulary, where)
+    fill(bilm, ((name, stored.read(name)) for name in stored.shapes), where)
+    return bilm
+
+
+def new_bilm(config: BiLMConfig, vocabulary: Any, where: str) -> BiLM:
+    """A biLM of zeros. WeightsError if a word table lacks its words or has another number of them."""
+    if config.filters is not None:
+        return BiLM(config)
+    if vocabulary is None:
+        raise WeightsError(
+            f"{where}: these weights read words from a table of {config.n_words} rows and have no vocabulary: put the "
+            f"words, in the table's order, into {VOCABULARY_NAME} or vocabulary.txt (one a line) beside them"
+        )
+    if not isinstance(vocabulary, list) or not all(isinstance(word, str) for word in vocabulary):
+        raise WeightsError(f"{where}: a vocabulary is a list of strings")
+    if len(vocabulary) != config.n_words:
+        raise WeightsError(
+            f"{where}: the vocabulary has {len(vocabulary)} words, but the word table {config.n_words} rows"
+        )
+    try:
+        return BiLM(config, vocabulary=vocabulary)
+    except ElmoError as error:
+        raise WeightsError(f"{where}: {error}") from error
+
+
+def fill(bilm: BiLM, tensors: Iterator[tuple[str, torch.Tensor]], where: str) -> None:
+    """Copy stored values into the biLM, one tensor after the other, so that only one is held twice."""
+    places = bilm.state_dict()
+    for name, tensor in tensors:
+        places[name].copy_(checked_values(tensor, name, where))
+    bilm.invalidate()
+
+
+def _finite_tensors(bilm: BiLM, where: str) -> dict[str, torch.Tensor]:
+    """All weights and the start state, by name. WeightsError for a value that no loader would take back."""
+    tensors = {name: tensor.detach() for name, tensor in bilm.state_dict().items()}
+    for name, tensor in tensors.items():
+        checked_values(tensor, name, where)
+    return tensors
+
+
+def _metadata(bilm: BiLM) -> dict[str, str]:
+    metadata = {_CONFIG_KEY: json.dumps(bilm.config.to_options()), _VERSION_KEY: __version__}
+    if bilm.vocabulary is not None:
+        metadata[_VOCABULARY_KEY] = json.dumps(bilm.vocabulary)
+    return metadata
+
+
+def _write(file: IO[bytes], tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+    """Write safetensors, float32, one tensor at a time.
+
+    The library's own writer holds a second copy of everything and puts the metadata in another order every time;
+    here equal models are equal bytes. Format: length of the header (8 bytes, little-endian), the header in JSON padded
+    with spaces to whole 8 bytes, the values.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    end = 0
+    for name, tensor in sorted(tensors.items()):
+        start, end = end, end + 4 * tensor.numel()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [start, end]}
+    encoded = json.dumps(header, separators=(",", ":")).encode("ascii")
+    encoded += b" " * (-len(encoded) % 8)
+    file.write(len(encoded).to_bytes(8, "little"))
+    file.write(encoded)
+    for _, tensor in sorted(tensors.items()):
+        values = tensor.to(device="cpu", dtype=torch.float32).contiguous().numpy()
+        file.write((values if sys.byteorder == "little" else values.byteswap()).data)
+
+
+def made_folder(path: Path | str) -> Path:
+    """The folder, made if it is not there. WeightsError if a file has its name."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise WeightsError(f"{folder}: cannot be made a folder, there is a file of that name") from error
+    return folder
