@@ -57,7 +57,9 @@ class BiLMConfig:
         _check_count("max_characters_per_token", self.max_characters_per_token, at_least=3)
         for name in ("cell_clip", "proj_clip"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf):
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf
+            ):
                 raise ElmoError(f"{name} is a positive number, or null for no clipping, not {value!r}")
             # One spelling of "no clip", so that equal models have equal configs.
             object.__setattr__(self, name, float(value) if value else None)

@@ -200,7 +200,7 @@ class _LSTMFunction(torch.autograd.Function):
         recurrent_t = kernel[width:].t()
         projection_t = None if projection is None else projection.t()
         d_gates = torch.empty_like(gates)
-        d_projected = torch.empty_like(d_outputs)
+        d_projected = d_outputs.new_empty(steps, rows, width)  # d_outputs may have any strides
         d_h, d_c = d_hidden, d_cell
         for t in reversed(range(steps)):
             d_m = torch.add(d_outputs[t], d_h, out=d_projected[t])

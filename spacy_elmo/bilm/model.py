@@ -191,9 +191,7 @@ class BiLM(nn.Module):
                 layer_0 = table[torch.from_numpy(rows[index][1:-1]).to(self.device)]
                 ahead = both[0][:, 1 : n + 1, column]
                 behind = both[1][:, 1 : n + 1, column].flip(1)
-                results[index] = torch.cat(
-                    [layer_0.repeat(1, 2)[None], torch.cat([ahead, behind], dim=2)], dim=0
-                )
+                results[index] = torch.cat([layer_0.repeat(1, 2)[None], torch.cat([ahead, behind], dim=2)], dim=0)
         return results
 
     def _windows(

@@ -106,9 +106,7 @@ class CharacterEncoder(nn.Module):
         for weight, bias in zip(self.conv_weights, self.conv_biases, strict=True):
             width = weight.shape[0]
             # Windows as rows of one matrix: (n, positions, width * char_dim).
-            windows = embedded.as_strided(
-                (n, columns - width + 1, width * char_dim), (columns * char_dim, char_dim, 1)
-            )
+            windows = embedded.as_strided((n, columns - width + 1, width * char_dim), (columns * char_dim, char_dim, 1))
             convolved = windows.reshape(-1, width * char_dim) @ weight.reshape(width * char_dim, -1)
             # The bias is the same at every position, so it may be added after the maximum.
             pooled.append(convolved.view(n, columns - width + 1, -1).max(dim=1).values + bias)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import spacy
 import torch
 from thinc.api import Model, Optimizer, get_torch_default_device, torch2xp, xp2torch
 from thinc.shims import Shim
-from thinc.types import Floats3d
+from thinc.types import Floats3d, FloatsXd
 
 from ..bilm import BiLM, BiLMConfig
 from ..errors import ElmoError
@@ -50,7 +50,8 @@ class BiLMShim(Shim):
         for name, parameter in self._model.named_parameters():
             if parameter.grad is None:
                 continue
-            weights, _ = optimizer((self.id, name), torch2xp(parameter.data), torch2xp(parameter.grad))
+            arrays = cast("list[FloatsXd]", [torch2xp(parameter.data), torch2xp(parameter.grad)])
+            weights, _ = optimizer((self.id, name), *arrays)
             parameter.data = xp2torch(weights, device=parameter.device)
             parameter.grad = None
             changed = True
@@ -116,7 +117,7 @@ def forward(
             torch.autograd.backward([y for y, _ in pairs], [d for _, d in pairs])
         return []
 
-    return [torch2xp(y.detach()) for y in outputs], backprop
+    return cast("list[Floats3d]", [torch2xp(y.detach()) for y in outputs]), backprop
 
 
 def get_bilm(model: Model[Any, Any]) -> BiLM:

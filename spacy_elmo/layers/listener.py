@@ -46,11 +46,12 @@ class Link:
     A copy of a pipeline is linked to the copy's own `elmo`; a copy of the listener alone is linked to nothing.
     """
 
-    def __init__(self, upstream: Upstream | None = None) -> None:
+    def __init__(self, upstream: Upstream | None = None, component: str = "") -> None:
         self.upstream = upstream
+        self.component = component
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
-        return Link(memo.get(id(self.upstream)))
+        return Link(memo.get(id(self.upstream)), self.component)
 
 
 @spacy.registry.architectures("spacy-elmo.ElmoListener.v1")
@@ -87,15 +88,20 @@ def listeners_in(model: Model[Any, Any]) -> Iterable[Model[list[Doc], list[Float
     return [node for node in model.walk() if LISTENER in node.attrs]
 
 
-def connect(listener: Model[Any, Any], upstream: Upstream) -> Upstream | None:
-    """Link a listener to an `elmo` pipe. RETURNS: the pipe to which it was linked before, if any."""
+def connect(listener: Model[Any, Any], upstream: Upstream, component: str) -> Upstream | None:
+    """Link a component's listener to an `elmo` pipe. RETURNS: the pipe to which it was linked before, if any."""
     before = cast("Link", listener.attrs[LINK]).upstream
-    listener.attrs[LINK] = Link(upstream)
+    listener.attrs[LINK] = Link(upstream, component)
     return before
 
 
+def is_initialized(listener: Model[Any, Any]) -> bool:
+    """Whether a listener has its mix, and so cannot change its widths."""
+    return bool(listener.layers[0].has_param("scalars"))
+
+
 def set_widths(listener: Model[Any, Any], bilm: BiLM, component: str) -> None:
-    """Tell a listener the number of layers and the width. Raises ElmoError where it was initialised for others."""
+    """Tell a listener the number of layers and the width. Raises ElmoError where it was initialized for others."""
     n_layers, width = bilm.config.n_layers + 1, bilm.config.width
     mix = listener.layers[0]
     fixed = mix.attrs["weights"]
@@ -105,7 +111,7 @@ def set_widths(listener: Model[Any, Any], bilm: BiLM, component: str) -> None:
             "give the ScalarMix one weight a layer"
         )
     known = (mix.maybe_get_dim("nL"), listener.maybe_get_dim("nO"))
-    if mix.has_param("scalars") and known != (n_layers, width):
+    if is_initialized(listener) and known != (n_layers, width):
         raise ElmoError(
             f"component '{component}' was initialized for ELMo weights with {known[0]} layers of width {known[1]}; "
             f"these have {n_layers} layers of width {width}. Use weights of that shape, or initialize '{component}' "
@@ -118,7 +124,7 @@ def set_widths(listener: Model[Any, Any], bilm: BiLM, component: str) -> None:
 
 def init(model: Model[list[Doc], list[Floats2d]], X: list[Doc] | None = None, Y: Any = None) -> None:
     """Take the widths from the biLM and allocate the mix."""
-    set_widths(model, _upstream(model).loaded_bilm, "a listener")
+    set_widths(model, _upstream(model).loaded_bilm, model.attrs[LINK].component)
     model.layers[0].initialize()
 
 
@@ -126,7 +132,10 @@ def forward(
     model: Model[list[Doc], list[Floats2d]], docs: list[Doc], is_train: bool
 ) -> tuple[list[Floats2d], Callable[[list[Floats2d]], list[Doc]]]:
     """Pull the Docs' layers, mix, drop out."""
-    layers, backprop_layers = _upstream(model).layers_for(docs, is_train=is_train)
+    upstream = _upstream(model)
+    # The weights may have changed since the pipeline was linked.
+    set_widths(model, upstream.loaded_bilm, model.attrs[LINK].component)
+    layers, backprop_layers = upstream.layers_for(docs, is_train=is_train)
     return mix_layers(model, layers, backprop_layers, is_train)
 
 
@@ -249,7 +258,7 @@ def _standalone_model(
 
 def _standalone_init(model: Model[list[Doc], list[Floats2d]], X: Any = None, Y: Any = None) -> None:
     set_widths(model, get_bilm(model.layers[1]), "elmo_tok2vec")
-    if not model.layers[0].has_param("scalars"):
+    if not is_initialized(model):
         model.layers[0].initialize()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import spacy
 from thinc.api import Model
@@ -70,8 +70,9 @@ def forward(
             raise ElmoError(f"ScalarMix: it mixes {raw.shape[0]} layers, the biLM gives {x.shape[0]}")
     s = ops.softmax(raw.reshape((1, -1))).reshape((-1,))
     normalise = model.attrs["layer_norm"]
-    inputs, scales = [], []
-    for x in layers:
+    inputs: list[Any] = []
+    scales: list[Any] = []
+    for x in cast("list[Any]", layers):
         if normalise:
             centred = x - x.mean(axis=2, keepdims=True)
             scale = ops.xp.sqrt((centred**2).mean(axis=2, keepdims=True) + EPSILON)
@@ -81,7 +82,7 @@ def forward(
             inputs.append(x)
     sums = [ops.xp.tensordot(s, x, axes=1) for x in inputs]
 
-    def backprop(d_outputs: list[Floats2d]) -> list[Floats3d]:
+    def backprop(d_outputs: list[Any]) -> list[Floats3d]:
         if model.attrs["weights"] is None:
             d_gamma = ops.alloc1f(1)
             d_s = ops.alloc1f(raw.shape[0])

@@ -90,8 +90,27 @@ def store(doc: Doc, pipe_name: str, array: np.ndarray) -> None:
     if array.ndim not in (2, 3) or array.shape[-2] != len(doc):
         raise ElmoError(f"'{pipe_name}': vectors of shape {array.shape} do not fit a Doc of {len(doc)} tokens")
     # The order of keys says which pipe came last, so a Doc that is run again needs its key moved to the end.
-    _data(doc).pop((_KEY, pipe_name), None)
+    drop(doc, pipe_name)
     _data(doc)[(_KEY, pipe_name)] = array
+
+
+def stored(doc: Doc, pipe_name: str) -> np.ndarray | None:
+    """What a pipe left on a Doc, as it is: None where there is nothing.
+
+    doc (Doc): The Doc.
+    pipe_name (str): The pipe's name.
+    RETURNS (ndarray | None): (L+1, n, 2P) or (n, 2P). n may be another number than the Doc's tokens by now.
+    """
+    return _data(doc).get((_KEY, pipe_name))
+
+
+def drop(doc: Doc, pipe_name: str) -> None:
+    """Remove what one pipe left on a Doc.
+
+    doc (Doc): The Doc.
+    pipe_name (str): The pipe's name.
+    """
+    _data(doc).pop((_KEY, pipe_name), None)
 
 
 def clear(doc: Doc) -> None:
@@ -100,7 +119,7 @@ def clear(doc: Doc) -> None:
     doc (Doc): The Doc.
     """
     for name in stored_names(doc):
-        del _data(doc)[(_KEY, name)]
+        drop(doc, name)
     # New dicts: `span.as_doc()` shares them with the Doc it came from.
     doc.user_hooks = _without_ours(doc.user_hooks)
     doc.user_token_hooks = _without_ours(doc.user_token_hooks)
@@ -183,7 +202,7 @@ def _last_name(doc: Doc) -> str | None:
 
 def _checked_array(doc: Doc, name: str) -> np.ndarray:
     # Checked here and not when the view is made: `doc_cleaner` makes a view before it clears.
-    array = _data(doc).get((_KEY, name))
+    array = stored(doc, name)
     if array is None:
         raise ElmoError(_nothing_stored(name))
     if array.shape[-2] != len(doc):

@@ -18,7 +18,7 @@ from ..bilm import BiLM
 from ..errors import ElmoError
 from ..layers.bilm_model import find_bilm, set_bilm
 from ..layers.doc_layers import Backprop, DocLayers, ignore_gradient
-from ..layers.listener import LISTENER, allow_replacing, connect, listeners_in, set_widths
+from ..layers.listener import LISTENER, allow_replacing, connect, is_initialized, listeners_in, set_widths
 from ..layers.span_getters import SpanGetter
 from ..weights import load_bilm
 from .doc_elmo import register_extensions, set_vector_hooks, store as store_layers
@@ -216,12 +216,14 @@ class Elmo(TrainablePipe):
         for listener in listeners_in(model):
             if listener.attrs[LISTENER] not in ("*", self.name):
                 continue
-            before = connect(listener, self)
+            before = connect(listener, self, component.name)
             if isinstance(before, Elmo) and before is not self:
                 # "*" is the nearest pipe before: pipes are linked in order, so the last one keeps the listener.
                 before.remove_listener(listener, component.name)
             self.add_listener(listener, component.name)
-            if self.bilm is not None:
+            # A listener that is set up keeps its widths: whether they fit is seen when it runs, because a pipe that
+            # comes later may take it over now.
+            if self.bilm is not None and not is_initialized(listener):
                 set_widths(listener, self.bilm, component.name)
 
     def layers_for(self, docs: Sequence[Doc], *, is_train: bool) -> tuple[list[Any], Backprop]:
@@ -245,7 +247,7 @@ class Elmo(TrainablePipe):
         return layers, ignore_gradient
 
     def _stored(self, doc: Doc, bilm: BiLM) -> np.ndarray | None:
-        array = doc.user_data.get(("elmo", self.name))
+        array = stored(doc, self.name)
         shape = (bilm.config.n_layers + 1, len(doc), bilm.config.width)
         return array if isinstance(array, np.ndarray) and array.shape == shape else None
 
@@ -263,7 +265,7 @@ class Elmo(TrainablePipe):
         given: set[int] = set()
         for doc, layers in zip(docs, scores, strict=True):
             if self.store == "none":
-                doc.user_data.pop(("elmo", self.name), None)
+                drop(doc, self.name)
                 continue
             if self.store == "mean":
                 kept = layers.mean(axis=0, dtype=np.float32).astype(layers.dtype, copy=False)
@@ -342,4 +344,3 @@ class Elmo(TrainablePipe):
         self.doc_layers.discard()
         super().from_disk(path, exclude=exclude)
         return self
-
