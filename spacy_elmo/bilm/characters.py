@@ -46,7 +46,7 @@ def character_ids(words: Sequence[str], max_characters_per_token: int) -> np.nda
     ids[:, 0] = BEGIN_WORD
     ids[np.arange(len(spelled)), lengths + 1] = END_WORD
     for row, word in enumerate(words):
-        if word == BOS or word == EOS:
+        if word in (BOS, EOS):
             ids[row] = PAD_CHARACTER
             ids[row, :3] = (BEGIN_WORD, BOS_CHARACTER if word == BOS else EOS_CHARACTER, END_WORD)
     return ids

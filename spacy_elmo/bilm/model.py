@@ -84,13 +84,13 @@ class BiLM(nn.Module):
         return {**self.__dict__, "_runtime": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        super().__setstate__(state)
         self._runtime = Runtime()
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.forward_lstm.layers[0].kernel.device  # type: ignore[union-attr, return-value]
+        return self.forward_lstm.layers[0].kernel.device  # type: ignore[return-value]
 
     def initialize(self, seed: int = 0) -> BiLM:
         """Draw the weights from bilm-tf's initial distributions, the same for the same seed."""

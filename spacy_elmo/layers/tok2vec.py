@@ -14,7 +14,7 @@ def Tok2VecWithElmo_v1(
     *,
     embed: Model[list[Doc], list[Floats2d]],
     elmo: Model[list[Doc], list[Floats2d]],
-    encode: Model[Floats2d, Floats2d],
+    encode: Model[list[Floats2d], list[Floats2d]],
 ) -> Model[list[Doc], list[Floats2d]]:
     """Concatenate a word's own embedding and its ELMo vector, reduce to the encoder's width, encode.
 

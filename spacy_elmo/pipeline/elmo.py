@@ -21,7 +21,8 @@ from ..layers.doc_layers import Backprop, DocLayers, ignore_gradient
 from ..layers.listener import LISTENER, allow_replacing, connect, is_initialized, listeners_in, set_widths
 from ..layers.span_getters import SpanGetter
 from ..weights import load_bilm
-from .doc_elmo import register_extensions, set_vector_hooks, store as store_layers
+from .doc_elmo import drop, register_extensions, set_vector_hooks, stored
+from .doc_elmo import store as store_layers
 
 Store = Literal["layers", "mean", "none"]
 Dtype = Literal["float32", "float16"]

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-import spacy
 import torch
-from spacy.language import Language
 
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.layers.bilm_model import random_bilm
+from tests.pipeline.toys import blank
 
 
 @pytest.fixture(scope="session")
@@ -21,8 +22,8 @@ def bilm() -> BiLM:
 
 
 @pytest.fixture
-def nlp(bilm: BiLM) -> Language:
+def nlp(bilm: BiLM) -> Any:
     """A pipeline of `elmo` alone, with weights."""
-    nlp = spacy.blank("en")
+    nlp = blank()
     nlp.add_pipe("elmo").load_weights(bilm)
     return nlp

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import spacy
 import torch
-from spacy.language import Language
 from spacy.training import Example
 from thinc.api import Adam
 
@@ -19,14 +18,14 @@ from spacy_elmo import BiLM, ElmoError
 from spacy_elmo.layers.bilm_model import random_bilm
 from spacy_elmo.layers.listener import listeners_in
 from spacy_elmo.pipeline.elmo import Elmo
-from tests.pipeline.toys import examples, getter, listener, ner_config, tagger_config, with_elmo
+from tests.pipeline.toys import blank, examples, getter, listener, ner_config, tagger_config, with_elmo
 
 
 def pipeline(
     bilm: BiLM, *, ner: dict[str, Any] | None = None, tagger: dict[str, Any] | None = None, **elmo: Any
-) -> Language:
+) -> Any:
     """`elmo` with weights, and untrained listening components."""
-    nlp = spacy.blank("en")
+    nlp = blank()
     nlp.add_pipe("elmo", config=elmo).load_weights(copy.deepcopy(bilm))
     if ner is not None:
         nlp.add_pipe("ner", config=ner_config(ner))
@@ -35,20 +34,20 @@ def pipeline(
     return nlp
 
 
-def elmo_of(nlp: Language, name: str = "elmo") -> Elmo:
+def elmo_of(nlp: Any, name: str = "elmo") -> Any:
     pipe = nlp.get_pipe(name)
     assert isinstance(pipe, Elmo)
     return pipe
 
 
-def train(nlp: Language, steps: int, **kwargs: Any) -> list[dict[str, float]]:
+def train(nlp: Any, steps: int, **kwargs: Any) -> list[dict[str, float]]:
     spacy.util.fix_random_seed(0)
     optimizer = nlp.initialize(getter(nlp))
     optimizer.learn_rate = 0.01
     return [nlp.update(examples(nlp), sgd=optimizer, losses={}, **kwargs) for _ in range(steps)]
 
 
-def entities(nlp: Language) -> list[list[tuple[str, str]]]:
+def entities(nlp: Any) -> list[list[tuple[str, str]]]:
     return [[(ent.text, ent.label_) for ent in nlp(eg.text).ents] for eg in examples(nlp)]
 
 
@@ -112,7 +111,7 @@ def test_an_unfrozen_bilm_learns_through_all_listeners(bilm: BiLM) -> None:
         assert not torch.equal(value, before[name]), name
 
 
-def gradients(nlp: Language, batch: list[Example]) -> dict[str, torch.Tensor]:
+def gradients(nlp: Any, batch: list[Example]) -> dict[str, torch.Tensor]:
     """What one update without an optimizer leaves in the biLM."""
     nlp.update(batch, sgd=None, losses={})
     elmo_of(nlp).doc_layers.flush()
@@ -121,7 +120,7 @@ def gradients(nlp: Language, batch: list[Example]) -> dict[str, torch.Tensor]:
 
 
 def test_gradients_arrive_when_the_last_component_has_no_gold(bilm: BiLM) -> None:
-    config = {"ner": listener(elmo_dropout=0.0), "tagger": listener(elmo_dropout=0.0), "frozen": False}
+    config: dict[str, Any] = {"ner": listener(elmo_dropout=0.0), "tagger": listener(elmo_dropout=0.0), "frozen": False}
     nlp = pipeline(bilm, **config)
     spacy.util.fix_random_seed(0)
     nlp.initialize(getter(nlp))
@@ -255,7 +254,7 @@ def test_replaced_listeners_need_no_elmo(bilm: BiLM, tmp_path: Path) -> None:
 def test_sourcing_from_another_pipeline(bilm: BiLM, tmp_path: Path) -> None:
     source = pipeline(bilm, ner=listener(elmo_dropout=0.0))
     train(source, 200)
-    nlp = spacy.blank("en")
+    nlp = blank()
     nlp.add_pipe("elmo", source=source)
     nlp.add_pipe("ner", source=source)
     assert entities(nlp) == GOLD
@@ -271,7 +270,7 @@ def test_sourcing_from_another_pipeline(bilm: BiLM, tmp_path: Path) -> None:
 
 
 def test_adding_elmo_to_a_trained_pipeline(bilm: BiLM) -> None:
-    nlp = spacy.blank("en")
+    nlp = blank()
     nlp.add_pipe(
         "ner",
         config=ner_config(
@@ -299,7 +298,7 @@ def test_adding_elmo_to_a_trained_pipeline(bilm: BiLM) -> None:
 
 
 def test_an_ordinary_tok2vec_beside_it(bilm: BiLM) -> None:
-    nlp = spacy.blank("en")
+    nlp = blank()
     nlp.add_pipe(
         "tok2vec",
         config={
@@ -321,14 +320,14 @@ def test_an_ordinary_tok2vec_beside_it(bilm: BiLM) -> None:
         config=tagger_config({"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "tok2vec"}),
     )
     nlp.add_pipe("ner", config=ner_config(listener()))
-    assert [len(nlp.get_pipe(name).listeners) for name in ("tok2vec", "elmo")] == [1, 1]  # type: ignore[attr-defined]
+    assert [len(nlp.get_pipe(name).listeners) for name in ("tok2vec", "elmo")] == [1, 1]
     losses = train(nlp, 60)
     assert losses[-1]["ner"] < losses[0]["ner"]
     assert losses[-1]["tagger"] < losses[0]["tagger"]
 
 
 def test_a_shared_tok2vec_made_of_elmo(bilm: BiLM) -> None:
-    nlp = spacy.blank("en")
+    nlp = blank()
     nlp.add_pipe("elmo").load_weights(bilm)
     nlp.add_pipe("tok2vec", config={"model": with_elmo(elmo_dropout=0.0)})
     for name, config in (("ner", ner_config), ("tagger", tagger_config)):
@@ -344,7 +343,7 @@ def test_a_shared_tok2vec_made_of_elmo(bilm: BiLM) -> None:
 
 
 def test_listeners_by_upstream_name(bilm: BiLM) -> None:
-    nlp = spacy.blank("en")
+    nlp = blank()
     small = random_bilm(lstm_dim=8, projection_dim=4)
     nlp.add_pipe("elmo", name="small").load_weights(small)
     nlp.add_pipe("elmo", name="large").load_weights(bilm)
@@ -354,19 +353,19 @@ def test_listeners_by_upstream_name(bilm: BiLM) -> None:
     assert elmo_of(nlp, "small").listening_components == ["ner"]
     # "*": the nearest before
     assert elmo_of(nlp, "large").listening_components == ["tagger"]
-    widths = {name: listeners_in(nlp.get_pipe(name).model)[0].get_dim("nO") for name in ("ner", "tagger")}  # type: ignore[attr-defined, index]
+    widths = {name: next(iter(listeners_in(nlp.get_pipe(name).model))).get_dim("nO") for name in ("ner", "tagger")}
     assert widths == {"ner": 8, "tagger": 16}
 
 
 def test_a_listener_without_elmo_says_so() -> None:
-    nlp = spacy.blank("en")
+    nlp = blank()
     nlp.add_pipe("ner", config=ner_config(listener("somewhere")))
     with pytest.raises(ElmoError, match="no `elmo` component named 'somewhere' before"):
         nlp.initialize(getter(nlp))
 
 
 def test_an_unloaded_frozen_elmo_says_so(bilm: BiLM) -> None:
-    nlp = spacy.blank("en")
+    nlp = blank()
     nlp.add_pipe("elmo")
     nlp.add_pipe("ner", config=ner_config(listener()))
     with pytest.raises(ElmoError, match="has no ELMo weights"):
@@ -399,7 +398,7 @@ def test_fixed_weights_stay_and_must_fit(bilm: BiLM) -> None:
 
 
 def test_textcat_listens_too(bilm: BiLM) -> None:
-    nlp = spacy.blank("en")
+    nlp = blank()
     nlp.add_pipe("elmo").load_weights(bilm)
     nlp.add_pipe(
         "textcat",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spacy.language import Language
+import spacy
 from spacy.training import Example
 
 SENTENCES = [
@@ -13,6 +13,11 @@ SENTENCES = [
     ("I live in Paris .", [(10, 15, "LOC")], ["PRON", "VERB", "ADP", "NOUN", "PUNCT"]),
     ("Paris saw Bob !", [(0, 5, "LOC"), (10, 13, "PER")], ["NOUN", "VERB", "NOUN", "PUNCT"]),
 ]
+
+
+def blank() -> Any:
+    """An empty English pipeline; untyped, since what `add_pipe` gives back is used as what it is."""
+    return spacy.blank("en")
 
 
 def listener(upstream: str = "*", **config: Any) -> dict[str, Any]:
@@ -60,12 +65,12 @@ def with_elmo(**config: Any) -> dict[str, Any]:
     }
 
 
-def examples(nlp: Language) -> list[Example]:
+def examples(nlp: Any) -> list[Example]:
     return [
         Example.from_dict(nlp.make_doc(text), {"entities": entities, "tags": tags})
         for text, entities, tags in SENTENCES
     ]
 
 
-def getter(nlp: Language) -> Callable[[], list[Example]]:
+def getter(nlp: Any) -> Callable[[], list[Example]]:
     return lambda: examples(nlp)
