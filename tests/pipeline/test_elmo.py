@@ -117,7 +117,7 @@ def test_store_and_dtype(bilm: BiLM, dtype: str) -> None:
     assert everything.layers.dtype == np.dtype(dtype)
     np.testing.assert_allclose(everything.layers, expected, rtol=1e-3 if dtype == "float16" else 0)
     mean = with_options(bilm, dtype=dtype, store="mean")(TEXT)
-    np.testing.assert_allclose(mean._.elmo.mean, expected.mean(axis=0), rtol=2e-3 if dtype == "float16" else 1e-5)
+    np.testing.assert_allclose(mean._.elmo.mean, expected.mean(axis=0), atol=1e-2 if dtype == "float16" else 1e-5)
     with pytest.raises(ElmoError, match='store = "layers"'):
         _ = mean._.elmo.layers
     nothing = with_options(bilm, store="none")(TEXT)
@@ -198,7 +198,9 @@ def test_options_are_changed_when_a_pipeline_is_loaded(nlp: Any, tmp_path: Path)
     nlp.to_disk(tmp_path)
     loaded: Any = spacy.load(tmp_path, config={"components": {"elmo": {"store": "mean", "dtype": "float16"}}})
     assert loaded(TEXT)._.elmo.mean.shape == (len(nlp(TEXT)), 16)
-    assert stored(loaded(TEXT), "elmo").dtype == np.float16
+    kept = stored(loaded(TEXT), "elmo")
+    assert kept is not None
+    assert kept.dtype == np.float16
 
 
 def test_an_unloaded_component_round_trips_too(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 import spacy
 import torch
+from spacy.tokens import DocBin
 from spacy.training import Example
+from spacy.training.initialize import init_nlp
+from spacy.training.loop import train as run_training
 from thinc.api import Adam
 
 from spacy_elmo import BiLM, ElmoError
@@ -430,3 +433,22 @@ def test_textcat_listens_too(bilm: BiLM) -> None:
     for _ in range(30):
         nlp.update(batch(), sgd=optimizer, losses={})
     assert {text: max(nlp(text).cats, key=nlp(text).cats.__getitem__) for text in texts} == texts
+
+
+def test_training_goes_on_from_a_saved_pipeline_by_source(bilm: BiLM, tmp_path: Path) -> None:
+    nlp = pipeline(bilm, ner=listener(elmo_dropout=0.0))
+    train(nlp, 200)
+    nlp.to_disk(tmp_path / "model-last")
+    DocBin(docs=[eg.reference for eg in examples(nlp)]).to_disk(tmp_path / "train.spacy")
+    config = nlp.config
+    config["components"] = {name: {"source": str(tmp_path / "model-last")} for name in ("elmo", "ner")}
+    config["paths"] |= {"train": str(tmp_path / "train.spacy"), "dev": str(tmp_path / "train.spacy")}
+    config["corpora"] = {
+        name: {"@readers": "spacy.Corpus.v1", "path": "${paths." + name + "}"} for name in ("train", "dev")
+    }
+    config["training"] |= {"max_steps": 2, "eval_frequency": 1, "frozen_components": ["elmo"]}
+    resumed = init_nlp(config)
+    assert entities(resumed) == GOLD
+    trained, _ = run_training(resumed, tmp_path / "more")
+    assert entities(trained) == GOLD
+    assert entities(spacy.load(tmp_path / "more" / "model-last")) == GOLD
