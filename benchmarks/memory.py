@@ -2,7 +2,7 @@
 
 python benchmarks/memory.py --tokens 50000 --size original
 
-The Doc has no punctuation, so it is one sequence to the biLM. Weights are random: memory does not depend on their values.
+The Doc has no punctuation, so it is one sequence to the biLM. Weights are random: memory does not depend on them.
 """
 
 from __future__ import annotations

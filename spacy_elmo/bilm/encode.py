@@ -77,6 +77,16 @@ def batches_by_length(
         yield batch
 
 
+def check_request(sentences: Sequence[Sequence[str]], state: object, known: Sequence[str], max_length: int) -> None:
+    """Raise ElmoError for what neither inference nor training can read."""
+    if state is not None and state not in known:
+        raise ElmoError(f"state is one of {', '.join(map(repr, known))} or None, not {state!r}")
+    if max_length < 1:
+        raise ElmoError(f"max_length is at least 1, not {max_length}")
+    if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
+        raise ElmoError("sentences are lists of words, not strings: split them first")
+
+
 def encode(
     bilm: BiLM,
     sentences: Sequence[Sequence[str]],
@@ -97,19 +107,26 @@ def encode(
     out: tensors to write into, one a sentence, each (L + 1, n, 2P) float32 on the model's device, any strides.
     max_length: steps that run at once; longer rows go in windows that carry their state, with the same result.
     RETURNS: float32 (L + 1, n, 2P) for each sentence, on the model's device.
-    Raises ElmoError for an unknown state policy, a max_length below 1, "warm" without a start state.
+    Raises ElmoError for an unknown state policy, a max_length below 1, "warm" without a start state, strings in the
+        place of lists, ``out`` of other shapes.
     """
-    if state not in (None, "zero", "warm", "carry"):
-        raise ElmoError(f"state is 'zero', 'warm', 'carry' or None, not {state!r}")
-    if max_length < 1:
-        raise ElmoError(f"max_length is at least 1, not {max_length}")
-    if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
-        raise ElmoError("sentences are lists of words, not strings: split them first")
+    check_request(sentences, state, ("zero", "warm", "carry"), max_length)
+    if out is not None:
+        _check_out(bilm, sentences, out)
     with torch.no_grad():
         if state != "carry":
             return _encode(bilm, sentences, state, out, max_length)
         with bilm._runtime.lock:
             return _encode(bilm, sentences, state, out, max_length)
+
+
+def _check_out(bilm: BiLM, sentences: Sequence[Sequence[str]], out: Sequence[Tensor]) -> None:
+    if len(out) != len(sentences):
+        raise ElmoError(f"out holds {len(out)} tensors for {len(sentences)} sentences")
+    for sentence, tensor in zip(sentences, out, strict=True):
+        shape = (bilm.config.n_layers + 1, len(sentence), bilm.config.width)
+        if tuple(tensor.shape) != shape:
+            raise ElmoError(f"out holds a tensor of shape {tuple(tensor.shape)} where {shape} is to be written")
 
 
 def _encode(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..errors import ElmoError
 from .characters import BOS, EOS, UNK, character_ids
 from .config import BiLMConfig
-from .encode import Runtime, batches_by_length, encode, unique_words
+from .encode import Runtime, batches_by_length, check_request, encode, unique_words
 from .lstm import LSTMStack
 from .token_encoder import CharacterEncoder, WordEncoder
 
@@ -130,7 +130,9 @@ class BiLM(nn.Module):
 
         Raises ElmoError for "warm" where the weights hold no start state.
         """
-        state = state or self.config.state
+        state = self.config.state if state is None else state
+        if state not in ("zero", "warm"):
+            raise ElmoError(f"state is 'zero', 'warm' or None, not {state!r}")
         config, device = self.config, self.device
         dtype = self.forward_lstm.layers[0].kernel.dtype
         tensors: dict[str, Tensor] = {}
@@ -172,7 +174,9 @@ class BiLM(nn.Module):
 
         Gradients stop where a window of ``max_length`` steps ends, so that memory is bounded by windows.
         RETURNS: for each sentence (L + 1, n, 2P).
+        Raises ElmoError as ``encode`` does; there is no "carry" here.
         """
+        check_request(sentences, state, ("zero", "warm"), max_length)
         words, rows = unique_words(sentences)
         table = self.token_encoder(self.token_ids(words))
         results: list[Tensor] = [table.new_zeros(self.config.n_layers + 1, 0, self.config.width)] * len(sentences)
@@ -237,10 +241,12 @@ class BiLM(nn.Module):
 
 def _table_rows(config: BiLMConfig, vocabulary: list[str] | None) -> dict[str, int]:
     """Row of each word of the table. A repeated word keeps its last row, as in bilm-tf."""
-    if config.filters is not None or vocabulary is None:
-        if config.filters is None:
-            raise ElmoError("a biLM that reads words needs the vocabulary of its table")
+    if config.filters is not None:
+        if vocabulary is not None:
+            raise ElmoError("a biLM that reads characters has no word table, so no vocabulary")
         return {}
+    if vocabulary is None:
+        raise ElmoError("a biLM that reads words needs the vocabulary of its table")
     if len(vocabulary) != config.n_words:
         raise ElmoError(f"the vocabulary has {len(vocabulary)} words and the word table {config.n_words} rows")
     rows = {word: row for row, word in enumerate(vocabulary)}

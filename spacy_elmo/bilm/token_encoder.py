@@ -41,6 +41,7 @@ class CharacterEncoder(nn.Module):
         super().__init__()
         assert config.filters is not None
         self.activation = config.activation
+        self.width = config.projection_dim
         self.char_embed = nn.Parameter(torch.zeros(N_CHARACTERS, config.char_dim))
         self.conv_weights = nn.ParameterList(
             [nn.Parameter(torch.zeros(width, config.char_dim, count)) for width, count in config.filters]
@@ -83,15 +84,14 @@ class CharacterEncoder(nn.Module):
         """
         # Similar lengths together: a chunk is trimmed to its longest word and the widest filter, which is exact,
         # because every window beyond lies in padding and equals one that is kept.
+        if len(ids) == 0:
+            return self.char_embed.new_zeros(0, self.width)
         lengths = (ids != PAD_CHARACTER).sum(dim=1)
         order = torch.argsort(lengths)
         chunks = []
         for chunk in order.split(TYPES_PER_CHUNK):
             columns = min(ids.shape[1], int(lengths[chunk[-1]]) + self.widest)
             chunks.append(self._convolve(ids[chunk, :columns]))
-        if not chunks:
-            width = self.char_embed.new_zeros(0, sum(len(bias) for bias in self.conv_biases))
-            return width if self.W_proj is None else width @ self.W_proj
         hidden = torch.cat(chunks)
         for highway in self.highways:
             hidden = highway(hidden)

@@ -449,6 +449,7 @@ def test_training_goes_on_from_a_saved_pipeline_by_source(bilm: BiLM, tmp_path: 
     config["training"] |= {"max_steps": 2, "eval_frequency": 1, "frozen_components": ["elmo"]}
     resumed = init_nlp(config)
     assert entities(resumed) == GOLD
+    (tmp_path / "more").mkdir()
     trained, _ = run_training(resumed, tmp_path / "more")
     assert entities(trained) == GOLD
     assert entities(spacy.load(tmp_path / "more" / "model-last")) == GOLD
