@@ -1,0 +1,184 @@
+"""What a run writes: checkpoints to go on from, and folders of models to use. Each is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ..bilm.model import BiLM, BiLMState
+from ..bilm.softmax import FullSoftmax
+from ..errors import PretrainingError
+
+TENSORS_FILE = "tensors.safetensors"
+STATE_FILE = "state.json"
+FORMAT = 1
+
+
+@contextmanager
+def replaced_folder(folder: Path) -> Iterator[Path]:
+    """Write a folder anew: what the block writes into the given path takes the place of ``folder`` once it is whole.
+
+    The previous folder stays until then; if the process dies between the two renames, it is ``folder`` + ``.old``
+    (see ``existing_folder``).
+    """
+    new, old = _beside(folder, ".new"), _beside(folder, ".old")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    try:
+        yield new
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    for file in new.iterdir():
+        _flush_to_disk(file)
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        os.replace(folder, old)
+    os.replace(new, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def existing_folder(folder: Path) -> Path | None:
+    """The newest whole version of a folder that ``replaced_folder`` writes; None if there is none."""
+    for candidate in (folder, _beside(folder, ".old")):
+        if candidate.is_dir():
+            return candidate
+    return None
+
+
+@dataclass(kw_only=True)
+class Checkpoint:
+    """All that a run needs to go on as if it had never stopped.
+
+    step (int): updates done.
+    tensors (dict): weights, softmax, optimizer, LSTM states and random states, under ``group/name``.
+    record (dict): the JSON part: the resolved config, the corpora's hashes, the best score, the last evaluation.
+    """
+
+    step: int
+    tensors: dict[str, Tensor]
+    record: dict[str, Any]
+
+    def group(self, name: str) -> dict[str, Tensor]:
+        """The tensors of one group, their prefix removed."""
+        return {
+            key.removeprefix(f"{name}/"): value for key, value in self.tensors.items() if key.startswith(f"{name}/")
+        }
+
+
+def save_checkpoint(
+    folder: Path,
+    *,
+    step: int,
+    bilm: BiLM,
+    softmax: FullSoftmax,
+    optimizer: torch.optim.Optimizer,
+    state: BiLMState,
+    record: Mapping[str, Any],
+) -> None:
+    """Write a checkpoint: tensors as safetensors, the rest as JSON.
+
+    The random state of dropout is stored with the rest, so that the next step draws what it would have drawn.
+    """
+    groups = {
+        "bilm": bilm.state_dict(),
+        "softmax": softmax.state_dict(),
+        "optimizer": _optimizer_tensors(optimizer),
+        "state": state.tensors(),
+        "random": _random_states(next(bilm.parameters()).device),
+    }
+    tensors = {
+        f"{group}/{name}": tensor.detach().cpu().contiguous()
+        for group, values in groups.items()
+        for name, tensor in values.items()
+    }
+    with replaced_folder(folder) as new:
+        save_file(tensors, new / TENSORS_FILE)
+        text = json.dumps({"format": FORMAT, "step": step, **record}, indent=1, ensure_ascii=False)
+        (new / STATE_FILE).write_text(text, encoding="utf8")
+
+
+def load_checkpoint(folder: Path) -> Checkpoint | None:
+    """Read the checkpoint in a folder, or the previous one if the process died while it was replaced.
+
+    RETURNS: None if there is none. Raises PretrainingError if it is broken.
+    """
+    found = existing_folder(folder)
+    if found is None:
+        return None
+    try:
+        record = json.loads((found / STATE_FILE).read_text(encoding="utf8"))
+        # load_file maps the file; copies let the next checkpoint take its place (Windows locks mapped files).
+        tensors = {name: tensor.clone() for name, tensor in load_file(found / TENSORS_FILE).items()}
+    except Exception as error:
+        raise PretrainingError(
+            f"the checkpoint {found} cannot be read ({error}); move it away to start anew"
+        ) from error
+    if record.pop("format", None) != FORMAT:
+        raise PretrainingError(f"the checkpoint {found} was written by another version; move it away to start anew")
+    return Checkpoint(step=record.pop("step"), tensors=tensors, record=record)
+
+
+def restore(checkpoint: Checkpoint, *, bilm: BiLM, softmax: FullSoftmax, optimizer: torch.optim.Optimizer) -> BiLMState:
+    """Put weights, optimizer and random states back.
+
+    The optimizer's options (learning rate, decay) stay those of ``optimizer``: the new config's.
+
+    RETURNS: the LSTM states of all rows, on the model's device.
+    """
+    device = next(bilm.parameters()).device
+    try:
+        bilm.load_state_dict(checkpoint.group("bilm"))
+        softmax.load_state_dict(checkpoint.group("softmax"))
+    except RuntimeError as error:
+        raise PretrainingError(f"the checkpoint's weights do not fit the config: {error}") from error
+    per_parameter: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in checkpoint.group("optimizer").items():
+        index, name = key.split(".", 1)
+        per_parameter.setdefault(int(index), {})[name] = tensor
+    optimizer.load_state_dict({"state": per_parameter, "param_groups": optimizer.state_dict()["param_groups"]})
+    random = checkpoint.group("random")
+    torch.set_rng_state(random["cpu"])
+    if device.type == "cuda" and "cuda" in random:
+        torch.cuda.set_rng_state(random["cuda"], device)
+    return BiLMState.from_tensors({name: tensor.to(device) for name, tensor in checkpoint.group("state").items()})
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    tensors = {}
+    for index, values in optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            if not isinstance(value, Tensor):
+                raise PretrainingError(
+                    f"{type(optimizer).__name__} keeps '{name}' as {type(value).__name__}; "
+                    "a checkpoint holds tensors only: keep it as a tensor"
+                )
+            tensors[f"{index}.{name}"] = value
+    return tensors
+
+
+def _random_states(device: torch.device) -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _beside(folder: Path, suffix: str) -> Path:
+    return folder.with_name(folder.name + suffix)
+
+
+def _flush_to_disk(file: Path) -> None:
+    # Opened for writing: Windows flushes no handle opened for reading only.
+    with file.open("r+b") as handle:
+        os.fsync(handle.fileno())

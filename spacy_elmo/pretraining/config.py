@@ -1,0 +1,233 @@
+"""The config of a pretraining run: read, checked, every default filled in.
+
+The file is a spaCy ``.cfg``: sections, ``${section.key}`` references, blocks of registered functions (``@misc``,
+``@readers``, ``@loggers``). ``configs/pretrain.cfg`` is the commented example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from confection import ConfigValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from spacy import Language, registry
+from spacy.tokens import Doc
+from spacy.util import load_config as load_spacy_config
+from thinc.api import Config
+
+from ..bilm.config import BiLMConfig
+from ..errors import ElmoError, PretrainingError
+
+Reader = Callable[[Language], Iterator[Doc]]
+
+# What must stay as it was when a run is resumed: a change here would not continue the run but start another one.
+# Registered blocks are listed with the keys that shape stored tensors; their other arguments may change.
+FIXED_KEYS = (
+    "nlp.lang",
+    "corpora",
+    "vocabulary",
+    "model",
+    "objective.@misc",
+    "optimizer.@misc",
+    "system.seed",
+    "training.rows",
+    "training.unroll_steps",
+    "training.holdout",
+)
+
+
+class _Section(BaseModel):
+    # Strict, so that "20" or 2.5 for a whole number is refused and not bent into one.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
+
+
+class PathsSettings(_Section):
+    """[paths]. ``raw`` and ``dev``, once set, take the place of the readers in [corpora]."""
+
+    # Free for the user's own ${paths.…} variables.
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    raw: str | None = None
+    dev: str | None = None
+    cache: str = "corpus"
+
+
+class SystemSettings(_Section):
+    """[system]. gpu_id: -1 is the CPU."""
+
+    seed: int = Field(0, ge=0)
+    gpu_id: int = Field(-1, ge=-1)
+
+
+class NlpSettings(_Section):
+    """[nlp]. The language whose tokenizer (``spacy.blank(lang)``) cuts the text into words."""
+
+    lang: str = "en"
+
+
+class CorporaSettings(_Section):
+    """[corpora]. Readers of documents; without ``dev``, part of ``train`` is held out."""
+
+    train: Callable[..., Any]
+    dev: Callable[..., Any] | None = None
+
+
+class VocabularySettings(_Section):
+    """[vocabulary]. The words that the softmax predicts; the character CNN reads any word."""
+
+    max_words: int = Field(50_000, ge=4)
+    min_count: int = Field(1, ge=1)
+
+
+class TrainingSettings(_Section):
+    """[training]. Tokens of one step and direction: rows × unroll_steps."""
+
+    rows: int = Field(32, ge=1)
+    unroll_steps: int = Field(20, ge=1)
+    max_steps: int = Field(1000, ge=1)
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warmup_steps: int = Field(0, ge=0)
+    dropout: float = Field(0.1, ge=0.0, lt=1.0)
+    clip_norm: float = Field(10.0, gt=0.0)
+    holdout: int = Field(50, ge=2)
+    eval_frequency: int = Field(500, ge=1)
+    eval_tokens: int = Field(10_000, ge=1)
+    checkpoint_frequency: int = Field(100, ge=1)
+    threads: int = Field(0, ge=0)
+
+
+class Settings(_Section):
+    """A whole config, its registered functions built."""
+
+    paths: PathsSettings = PathsSettings()
+    system: SystemSettings = SystemSettings()
+    nlp: NlpSettings = NlpSettings()
+    corpora: CorporaSettings
+    vocabulary: VocabularySettings = VocabularySettings()
+    model: dict[str, Any]
+    objective: Callable[..., Any]
+    optimizer: Callable[..., Any]
+    training: TrainingSettings = TrainingSettings()
+    logger: Callable[..., Any]
+
+    def bilm_config(self, n_words: int) -> BiLMConfig:
+        """The biLM's shape. ``n_words``, the size of the vocabulary, is used with word-table input only.
+
+        Raises ElmoError for a value out of range.
+        """
+        sizes = dict(self.model)
+        if "filters" in sizes and sizes["filters"] is None:
+            sizes["n_words"] = n_words
+        return BiLMConfig(**sizes)
+
+
+def load_config(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read a config file and apply overrides such as ``{"training.rows": 64}``.
+
+    A path of own text in ``paths.raw`` (and ``paths.dev``) replaces the readers in [corpora] here, so that the rest of
+    the program, the saved config included, sees readers only.
+
+    RETURNS: the interpolated config. Raises PretrainingError if it cannot be read.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise PretrainingError(f"no config file at {path}")
+    try:
+        config = load_spacy_config(path, overrides=dict(overrides or {}), interpolate=False).interpolate()
+    except (ConfigValidationError, ValueError) as error:
+        raise PretrainingError(f"cannot read the config {path}: {_message(error)}") from error
+    paths = config.setdefault("paths", {})
+    # An empty string is what a project variable without a value leaves on the command line.
+    for key in ("raw", "dev"):
+        if paths.get(key) == "":
+            paths[key] = None
+    corpora = config.setdefault("corpora", {})
+    if paths.get("raw"):
+        corpora["train"] = {"@readers": "spacy-elmo.RawText.v1", "path": paths["raw"]}
+        corpora["dev"] = None
+    if paths.get("dev"):
+        corpora["dev"] = {"@readers": "spacy-elmo.RawText.v1", "path": paths["dev"]}
+    return config
+
+
+def resolve(config: Config) -> tuple[Settings, Config]:
+    """Check a config and build its registered functions.
+
+    RETURNS: the settings, and the config with every default written out: what is saved beside the weights.
+    Raises PretrainingError that lists every unknown key, missing key and wrong type.
+    """
+    for name, section in config.items():
+        if not isinstance(section, dict):
+            raise PretrainingError(f"the config has a key '{name}' outside any section")
+    try:
+        filled = registry.fill(config.copy())
+        settings = Settings.model_validate(registry.resolve(filled))
+    except ValidationError as error:
+        lines = [f"  {'.'.join(map(str, e['loc']))}: {e['msg'].lower()}{_given(e)}" for e in error.errors()]
+        raise PretrainingError("\n".join(["the config does not fit:", *lines])) from error
+    except ElmoError:
+        raise
+    except (ConfigValidationError, ValueError) as error:  # a catalogue's unknown name is a ValueError too
+        raise PretrainingError(f"the config does not fit: {_message(error)}") from error
+    _check_model_keys(settings.model)
+    defaults = settings.model_dump(include={"paths", "system", "nlp", "vocabulary", "training"})
+    for name, section in defaults.items():
+        filled[name] = section
+    for name, default in _model_fields().items():
+        if default is not MISSING:
+            filled["model"].setdefault(name, default)
+    filled["corpora"].setdefault("dev", None)
+    # One spelling whatever the source of a value (a tuple of the defaults, a list of the file).
+    return settings, Config().from_str(filled.to_str())
+
+
+def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The fixed keys (``section.key``) whose values differ between the config of a checkpoint and a new one."""
+    old_values, new_values = dict(_flatten(old)), dict(_flatten(new))
+    return [
+        key
+        for key in sorted(old_values.keys() | new_values.keys())
+        if any(key == fixed or key.startswith(fixed + ".") for fixed in FIXED_KEYS)
+        and old_values.get(key) != new_values.get(key)
+    ]
+
+
+def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _model_fields() -> dict[str, Any]:
+    """Keys of [model] and their defaults. The size of a word table is the vocabulary's, and training learns no start
+    state: neither is the user's to say.
+    """
+    return {field.name: field.default for field in fields(BiLMConfig) if field.name not in ("n_words", "state")}
+
+
+def _check_model_keys(model: Mapping[str, Any]) -> None:
+    known = _model_fields()
+    unknown = sorted(set(model) - set(known))
+    if unknown:
+        raise PretrainingError(f"the config does not fit:\n  model: unknown {', '.join(unknown)}")
+    missing = [name for name, default in known.items() if default is MISSING and name not in model]
+    if missing:
+        raise PretrainingError(f"the config does not fit:\n  model: {', '.join(missing)} missing")
+
+
+def _given(error: Any) -> str:
+    value = error.get("input")
+    return "" if error["type"] == "missing" or isinstance(value, (dict, BaseModel)) else f" (found {value!r})"
+
+
+def _message(error: Exception) -> str:
+    """A confection error's own text without the config that it prints after it."""
+    if isinstance(error, ConfigValidationError):
+        lines = [f"{'.'.join(map(str, e.get('loc', ())))}: {e.get('msg', '')}" for e in error.errors or ()]
+        return "\n  ".join([f"{error.title or ''} {error.desc or ''}".strip(), *lines])
+    return str(error)

@@ -1,0 +1,445 @@
+"""The pretraining loop, from config to model folders. It reads top to bottom; its parts lie in the files beside."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import spacy
+import torch
+from spacy import Language
+from thinc.api import Config
+
+from .. import __version__
+from ..bilm.model import BiLM
+from ..bilm.softmax import FullSoftmax
+from ..errors import PretrainingError
+from ..weights.files import replacing
+from ..weights.native import save_native, save_softmax
+from ..weights.vocabulary import save_vocabulary
+from .checkpoint import (
+    Checkpoint,
+    existing_folder,
+    load_checkpoint,
+    replaced_folder,
+    restore,
+    save_checkpoint,
+)
+from .config import Settings, changed_keys, resolve
+from .optimizers import learn_rate_factor
+from .perplexity import Perplexity, perplexity
+from .plan import make_plan
+from .prepare import Corpora, dev_sentences, prepare_corpora
+from .streams import Stream
+
+CHECKPOINT = "checkpoint"
+BEST, LAST = "model-best", "model-last"
+LOSSES = "losses.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingResult:
+    """How a run ended.
+
+    step (int): updates done, those before a resume included.
+    dev (Perplexity | None): of the last evaluation; None if the run was not started (dry run).
+    best_step (int | None): the step of the model in ``model-best``.
+    stopped_by (int | None): the signal that stopped the run early.
+    """
+
+    step: int
+    dev: Perplexity | None = None
+    best_step: int | None = None
+    stopped_by: int | None = None
+
+
+def pretrain(
+    config: Config,
+    output: Path | str,
+    *,
+    resume: bool = False,
+    dry_run: bool = False,
+    stdout: IO[str] | None = None,
+    stderr: IO[str] | None = None,
+) -> PretrainingResult:
+    """Pretrain a biLM as a config says.
+
+    Writes ``model-best``, ``model-last``, ``checkpoint`` and ``losses.jsonl`` (one line a step) into ``output``.
+
+    config: see ``load_config``.
+    resume (bool): go on from the checkpoint in ``output``; without one, start at the beginning.
+    dry_run (bool): encode the corpora, print the plan, and stop.
+    Raises PretrainingError (wrong config; ``output`` in use; a resume that would not continue the run; a loss that is
+    not finite; out of memory), CorpusError for text that cannot be read. SIGINT and SIGTERM save a checkpoint and end
+    the run without an error.
+    """
+    stdout, stderr = stdout or sys.stdout, stderr or sys.stderr
+    output = Path(output)
+    settings, config = resolve(config)
+    training = settings.training
+
+    # Refuse what cannot work before the corpora are read.
+    checkpoint = None if dry_run else load_checkpoint(output / CHECKPOINT)
+    if checkpoint is not None and not resume:
+        raise PretrainingError(
+            f"{output} holds a run of {checkpoint.step} steps: continue it with --resume, or choose another folder"
+        )
+    if checkpoint is not None:
+        _check_resumable(checkpoint, config, output)
+    device = _device(settings.system.gpu_id)
+
+    with ExitStack() as stack:
+        stack.enter_context(_torch_state(training.threads, device))
+        corpora = prepare_corpora(settings, config, stderr=stderr)
+        if checkpoint is not None and checkpoint.record["corpora"] != corpora.hashes:
+            raise PretrainingError(
+                f"the text is not the one that the run in {output} read: restore it, or choose another folder"
+            )
+        vocabulary = corpora.vocabulary
+        tokens_per_step = training.rows * training.unroll_steps
+        stream = Stream(
+            corpora.train,
+            vocabulary,
+            rows=training.rows,
+            unroll_steps=training.unroll_steps,
+            seed=settings.system.seed,
+        )
+
+        stack.enter_context(_out_of_memory_explained(config, output))
+        # The model: the biLM, the softmax of its training, and their optimizer.
+        bilm_config = settings.bilm_config(len(vocabulary))
+        bilm = BiLM(bilm_config, vocabulary=vocabulary.words if bilm_config.filters is None else None)
+        softmax = settings.objective(len(vocabulary), bilm_config.projection_dim)
+        bilm.initialize(settings.system.seed).to(device)
+        softmax.initialize(settings.system.seed)
+        softmax.to(device)
+        parameters = [*bilm.parameters(), *softmax.parameters()]
+        optimizer = settings.optimizer(parameters)
+        peaks = [group["lr"] for group in optimizer.param_groups]
+
+        print(make_plan(settings, corpora, stream, bilm, softmax), file=stdout, flush=True)
+        if dry_run:
+            return PretrainingResult(step=0)
+
+        # Where the run stands.
+        output.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(settings.system.seed)  # dropout; all else has generators of its own
+        step, state, seconds = 0, bilm.zero_state(training.rows), 0.0
+        best: dict[str, Any] = {"score": -1e9, "step": None}
+        info: dict[str, Any] | None = None
+        if checkpoint is not None:
+            state = restore(checkpoint, bilm=bilm, softmax=softmax, optimizer=optimizer)
+            step, seconds = checkpoint.step, checkpoint.record["seconds"]
+            best, info = checkpoint.record["best"], checkpoint.record["info"]
+            print(f"Resuming at step {step}", file=stdout)
+        elif resume:
+            print(f"No checkpoint in {output}: starting at the beginning", file=stdout)
+        if step >= training.max_steps:
+            print(f"Nothing to do: {step} of {training.max_steps} steps are done", file=stdout)
+            return PretrainingResult(step=step, dev=_dev_of(info), best_step=best["step"])
+
+        type_ids = _type_ids(bilm, corpora.train.types)
+        sentences = dev_sentences(corpora.dev, training.eval_tokens)
+        losses = stack.enter_context(_losses_file(output / LOSSES, keep=step))
+        log_step, finish_log = settings.logger(_nlp_of(config), stdout, stderr)
+        stack.callback(finish_log)
+        stopped_by = stack.enter_context(_stop_signals())
+
+        def save(name: str) -> None:
+            meta = _meta(settings, corpora, info)
+            _save_model(output / name, bilm, softmax, vocabulary.words, config, meta)
+
+        def save_state() -> None:
+            record = {"best": best, "info": info, "seconds": seconds, "corpora": corpora.hashes, "config": config}
+            save_checkpoint(
+                output / CHECKPOINT,
+                step=step,
+                bilm=bilm,
+                softmax=softmax,
+                optimizer=optimizer,
+                state=state,
+                record=record,
+            )
+
+        if info is not None:
+            log_step({**info, "resumed_at": step})
+        recent: list[float] = []  # losses since the last evaluation
+        recent_seconds = 0.0
+        while True:
+            # Evaluate: at the start, every so often, and at the end.
+            due = step % training.eval_frequency == 0 or step == training.max_steps
+            if info is None or (due and info["step"] < step):
+                dev = perplexity(bilm, softmax, vocabulary.words, sentences)
+                if not math.isfinite(dev.joint):
+                    raise PretrainingError(f"the dev perplexity at step {step} is not finite. {_kept(output)}")
+                # The untrained model is measured, but is never the best one.
+                if step > 0 and -dev.bits_per_word > best["score"]:
+                    best = {"score": -dev.bits_per_word, "step": step}
+                info = {
+                    "epoch": step // stream.steps_per_epoch,
+                    "step": step,
+                    "score": -dev.bits_per_word,
+                    "losses": {"bilm": math.fsum(recent) / len(recent)} if recent else {},
+                    "other_scores": _scores(dev, len(recent) * tokens_per_step / recent_seconds if recent else 0.0),
+                    "checkpoints": [(best["score"], best["step"])],
+                    "seconds": int(seconds),
+                    "seconds_left": (training.max_steps - step) * recent_seconds / len(recent) if recent else None,
+                    "words": step * tokens_per_step,
+                    "output_path": str(output / BEST),
+                }
+                log_step(info)
+                recent, recent_seconds = [], 0.0
+                if step > 0:
+                    save(LAST)
+                    if best["step"] == step:
+                        save(BEST)
+            if step >= training.max_steps:
+                save_state()
+                break
+            if stopped_by:
+                save_state()
+                print(f"Stopped by signal {stopped_by[0]} at step {step}: go on with --resume", file=stdout, flush=True)
+                break
+            if (
+                step > 0
+                and step % training.checkpoint_frequency == 0
+                and (checkpoint is None or step > checkpoint.step)
+            ):
+                save_state()
+
+            # One step. Both directions read the same window, so each of its word types is encoded once.
+            started = time.perf_counter()
+            window = stream.window(step)
+            forward_hidden, backward_hidden, next_state = bilm.hidden(
+                torch.from_numpy(type_ids[window.type_rows].astype(np.int64)).to(device),
+                torch.from_numpy(window.forward).to(device),
+                torch.from_numpy(window.backward).to(device),
+                state,
+                training.dropout,
+            )
+            direction_losses = [
+                softmax.loss(
+                    hidden.flatten(0, 1), torch.from_numpy(targets).to(device).flatten(), seed=2 * step + direction
+                )
+                for direction, (hidden, targets) in enumerate(
+                    [(forward_hidden, window.forward_targets), (backward_hidden, window.backward_targets)]
+                )
+            ]
+            loss = 0.5 * (direction_losses[0] + direction_losses[1])
+            value = loss.item()
+            if not math.isfinite(value):
+                raise PretrainingError(f"the loss at step {step + 1} is {value}. {_kept(output)}")
+            optimizer.zero_grad(set_to_none=True)
+            # bilm-tf's scale (spec 5.4): clip_norm and Adagrad's learning rate are meant for it.
+            (loss * training.unroll_steps).backward()
+            norm = torch.nn.utils.clip_grad_norm_(parameters, training.clip_norm)
+            if not torch.isfinite(norm):
+                raise PretrainingError(f"the gradient at step {step + 1} is not finite. {_kept(output)}")
+            factor = learn_rate_factor(
+                step, max_steps=training.max_steps, warmup_steps=training.warmup_steps, schedule=training.schedule
+            )
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * factor
+            optimizer.step()
+            state = next_state
+            step += 1
+            spent = time.perf_counter() - started
+            seconds += spent
+            recent_seconds += spent
+            recent.append(value)
+            losses.write(
+                json.dumps(
+                    {
+                        "step": step,
+                        "loss": value,
+                        "forward": direction_losses[0].item(),
+                        "backward": direction_losses[1].item(),
+                    }
+                )
+                + "\n"
+            )
+            log_step(None)
+
+    return PretrainingResult(
+        step=step, dev=_dev_of(info), best_step=best["step"], stopped_by=stopped_by[0] if stopped_by else None
+    )
+
+
+def _check_resumable(checkpoint: Checkpoint, config: Config, output: Path) -> None:
+    changed = changed_keys(checkpoint.record["config"], config)
+    if changed:
+        raise PretrainingError(
+            f"the run in {output} cannot go on with another {', '.join(changed)}: "
+            "give it the values of its checkpoint, or choose another folder for a new run"
+        )
+
+
+def _device(gpu_id: int) -> torch.device:
+    if gpu_id < 0:
+        return torch.device("cpu")
+    if gpu_id >= torch.cuda.device_count():
+        raise PretrainingError(
+            f"system.gpu_id is {gpu_id}, but torch finds {torch.cuda.device_count()} CUDA devices: "
+            "use -1 for the CPU, or install a torch that fits your GPU's driver"
+        )
+    return torch.device(f"cuda:{gpu_id}")
+
+
+@contextmanager
+def _torch_state(threads: int, device: torch.device) -> Iterator[None]:
+    """Threads and random state as the run needs them, and afterwards as they were before."""
+    before = torch.get_num_threads()
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """Collect the first SIGINT or SIGTERM instead of dying of it; a second one acts as ever."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received  # only the main thread may set handlers
+        return
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def reset() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    def handle(number: int, frame: object) -> None:
+        received.append(number)
+        reset()
+
+    for number in previous:
+        signal.signal(number, handle)
+    try:
+        yield received
+    finally:
+        reset()
+
+
+@contextmanager
+def _out_of_memory_explained(config: Config, output: Path) -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        is_memory = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "alloc" in str(error).lower()
+        if not is_memory:
+            raise
+        training = config["training"]
+        samples = config["objective"].get("n_samples")
+        raise PretrainingError(
+            f"out of memory: lower training.rows ({training['rows']}), training.unroll_steps "
+            f"({training['unroll_steps']}){f' or objective.n_samples ({samples})' if samples else ''}. {_kept(output)}"
+        ) from error
+
+
+def _kept(output: Path) -> str:
+    found = existing_folder(output / CHECKPOINT)
+    return f"The last good state is kept in {found}" if found else "There was no checkpoint yet"
+
+
+@contextmanager
+def _losses_file(path: Path, *, keep: int) -> Iterator[IO[str]]:
+    """The file of the losses, a line a step, cut back to the first ``keep`` steps: those of the checkpoint."""
+    kept = []
+    if keep and path.exists():
+        for line in path.read_text(encoding="utf8").splitlines():
+            try:
+                if json.loads(line)["step"] <= keep:
+                    kept.append(line + "\n")
+            except ValueError:  # the line that a killed process was writing
+                break
+    with replacing(path) as new:
+        new.write_text("".join(kept), encoding="utf8")
+    # Line by line, so that a killed run leaves all of its steps.
+    with path.open("a", encoding="utf8", buffering=1) as file:
+        yield file
+
+
+def _type_ids(bilm: BiLM, types: Sequence[str]) -> np.ndarray:
+    """What the token encoder reads for each type of the corpus, computed once: (n_types, C) or (n_types,)."""
+    dtype = np.uint16 if bilm.config.filters is not None else np.int32  # of (n, C) int64 a quarter
+    parts = [
+        bilm.token_ids(types[start : start + 8192]).cpu().numpy().astype(dtype) for start in range(0, len(types), 8192)
+    ]
+    return np.concatenate(parts)
+
+
+def _scores(dev: Perplexity, tokens_per_second: float) -> dict[str, float]:
+    return {
+        "forward_perplexity": dev.forward,
+        "backward_perplexity": dev.backward,
+        "joint_perplexity": dev.joint,
+        "n_targets": dev.n_targets,
+        "tokens_per_second": tokens_per_second,
+    }
+
+
+def _dev_of(info: Mapping[str, Any] | None) -> Perplexity | None:
+    if info is None:
+        return None
+    scores = info["other_scores"]
+    names = ("forward", "backward", "joint")
+    return Perplexity(n_targets=scores["n_targets"], **{name: scores[f"{name}_perplexity"] for name in names})
+
+
+def _nlp_of(config: Config) -> Language:
+    """A blank pipeline whose config holds the run's, where loggers look for it.
+
+    spaCy's and spacy-loggers' ones read max_steps, eval_frequency and score_weights (columns that spaCy multiplies
+    by 100: none of ours).
+    """
+    nlp = spacy.blank(config["nlp"]["lang"])
+    merged = nlp.config
+    for name, section in config.items():
+        merged[name] = {**merged.get(name, {}), **section}
+    merged["training"]["score_weights"] = {}
+    nlp.config = merged
+    return nlp
+
+
+def _save_model(
+    folder: Path, bilm: BiLM, softmax: FullSoftmax, vocabulary: Sequence[str], config: Config, meta: Mapping[str, Any]
+) -> None:
+    with replaced_folder(folder) as new:
+        save_native(bilm, new)
+        save_softmax(softmax, new)
+        save_vocabulary(vocabulary, new / "vocabulary.txt")
+        config.to_disk(new / "pretrain.cfg")
+        (new / "meta.json").write_text(json.dumps(meta, indent=1, ensure_ascii=False), encoding="utf8")
+
+
+def _meta(settings: Settings, corpora: Corpora, info: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Where a model comes from: what ``meta.json`` holds."""
+    packages = {}
+    for name in ("spacy", "thinc", "torch", "numpy", "safetensors"):
+        with suppress(PackageNotFoundError):
+            packages[name] = version(name)
+    return {
+        "spacy_elmo": __version__,
+        "lang": settings.nlp.lang,
+        "step": info["step"] if info else 0,
+        "words": info["words"] if info else 0,
+        "metrics": dict(info["other_scores"]) if info else {},
+        "corpora": {"train": corpora.train.meta, "dev": corpora.dev.meta, "versions": corpora.versions},
+        "python": platform.python_version(),
+        "packages": packages,
+    }

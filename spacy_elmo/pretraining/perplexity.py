@@ -1,0 +1,162 @@
+"""Perplexity of text under a pretrained biLM: full softmax, every sentence by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ..bilm.characters import BOS, EOS, UNK
+from ..bilm.model import BiLM
+from ..bilm.softmax import FullSoftmax
+from ..errors import PretrainingError
+
+# Steps of one pass. A longer sentence goes on in the next pass from the state that this one left: same result.
+MAX_STEPS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perplexity:
+    """Perplexity per predicted word. A sentence of n words has n + 1 targets a direction: its words and a boundary.
+
+    forward, backward (float): exp of the direction's mean negative log-likelihood.
+    joint (float): exp of the mean over both directions: √(forward × backward). It is what bilm-tf reports.
+    n_targets (int): targets of one direction.
+    """
+
+    forward: float
+    backward: float
+    joint: float
+    n_targets: int
+
+    @classmethod
+    def from_nll(cls, forward: float, backward: float, n_targets: int) -> Perplexity:
+        """From sums of negative log-likelihoods (nats)."""
+        if n_targets == 0:
+            raise PretrainingError("no sentence to measure the perplexity of")
+        return cls(
+            forward=_exp(forward / n_targets),
+            backward=_exp(backward / n_targets),
+            joint=_exp(0.5 * (forward + backward) / n_targets),
+            n_targets=n_targets,
+        )
+
+    @property
+    def bits_per_word(self) -> float:
+        """log2 of the joint perplexity."""
+        return math.log2(self.joint)
+
+
+def perplexity(
+    bilm: BiLM,
+    softmax: FullSoftmax,
+    vocabulary: Sequence[str],
+    sentences: Sequence[Sequence[str]],
+    *,
+    batch_tokens: int = 4096,
+) -> Perplexity:
+    """Perplexity of a text. It depends on neither the order of the sentences nor how they are batched.
+
+    vocabulary: the words that the softmax predicts, by row; others count as ``<UNK>``, in targets only.
+    sentences: words of each sentence, without boundaries.
+    batch_tokens (int): bound on the padded words of one pass.
+    Raises PretrainingError if there is no sentence.
+    """
+    sums = _sentence_nlls(bilm, softmax, vocabulary, sentences, batch_tokens)
+    targets = sum(len(sentence) + 1 for sentence in sentences)
+    # fsum is exact, so that the order of the sentences cannot show in the last digit.
+    return Perplexity.from_nll(math.fsum(sums[:, 0]), math.fsum(sums[:, 1]), targets)
+
+
+def sentence_perplexities(
+    bilm: BiLM,
+    softmax: FullSoftmax,
+    vocabulary: Sequence[str],
+    sentences: Sequence[Sequence[str]],
+    *,
+    batch_tokens: int = 4096,
+) -> list[Perplexity]:
+    """The same for each sentence by itself."""
+    sums = _sentence_nlls(bilm, softmax, vocabulary, sentences, batch_tokens)
+    return [
+        Perplexity.from_nll(forward, backward, len(sentence) + 1)
+        for (forward, backward), sentence in zip(sums.tolist(), sentences, strict=True)
+    ]
+
+
+def _sentence_nlls(
+    bilm: BiLM,
+    softmax: FullSoftmax,
+    vocabulary: Sequence[str],
+    sentences: Sequence[Sequence[str]],
+    batch_tokens: int,
+) -> np.ndarray:
+    """Sums of negative log-likelihood of each sentence: (n, 2) float64, forward and backward."""
+    target_of = {word: row for row, word in enumerate(vocabulary)}
+    unknown = target_of.get(UNK)
+    if unknown is None or BOS not in target_of or EOS not in target_of:
+        raise PretrainingError(f"the vocabulary must hold {BOS}, {EOS} and {UNK}")
+    sums = np.zeros((len(sentences), 2))
+    for batch in _batches([len(sentence) for sentence in sentences], batch_tokens):
+        rows: dict[str, int] = {BOS: 0, EOS: 1}
+        longest = max(len(sentences[i]) for i in batch) + 1
+        # Rows are padded at their end with <S>, where nothing that counts comes after.
+        inputs = np.zeros((2, len(batch), longest), dtype=np.int64)
+        targets = np.zeros((2, len(batch), longest), dtype=np.int64)
+        counts = np.zeros((len(batch), longest), dtype=bool)
+        for row, i in enumerate(batch):
+            words = sentences[i]
+            ids = [rows.setdefault(word, len(rows)) for word in words]
+            expected = [target_of.get(word, unknown) for word in words]
+            end = len(words) + 1
+            inputs[0, row, :end], targets[0, row, :end] = [0, *ids], [*expected, target_of[EOS]]
+            inputs[1, row, :end], targets[1, row, :end] = [1, *ids[::-1]], [*expected[::-1], target_of[BOS]]
+            counts[row, :end] = True
+        sums[batch] = _batch_nlls(bilm, softmax, list(rows), inputs, targets, counts)
+    return sums
+
+
+@torch.no_grad()
+def _batch_nlls(
+    bilm: BiLM, softmax: FullSoftmax, words: list[str], inputs: np.ndarray, targets: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """(B, 2) sums over the steps that count. inputs, targets: (2, B, T), both directions; counts: (B, T)."""
+    types = bilm.token_ids(words)
+    device = types.device
+    state = bilm.start_state(inputs.shape[1])
+    sums = np.zeros((inputs.shape[1], 2))
+    for start in range(0, inputs.shape[2], MAX_STEPS):
+        part = slice(start, start + MAX_STEPS)
+        forward, backward = (torch.from_numpy(inputs[d, :, part]).to(device) for d in (0, 1))
+        *hidden, state = bilm.hidden(types, forward, backward, state, 0.0)
+        mask = counts[:, part]
+        row_of = np.nonzero(mask)[0]
+        where = torch.from_numpy(mask).to(device)
+        for direction in (0, 1):
+            expected = torch.from_numpy(targets[direction, :, part][mask]).to(device)
+            nll = softmax.nll(hidden[direction][where], expected).double().cpu().numpy()
+            sums[:, direction] += np.bincount(row_of, weights=nll, minlength=len(mask))
+    return sums
+
+
+def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Indices of sentences, like lengths together, at most ``batch_tokens`` padded steps a batch (one at least)."""
+    batch: list[int] = []
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+        # In rising order the newest sentence sets the padded length.
+        if batch and (len(batch) + 1) * (lengths[i] + 1) > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf

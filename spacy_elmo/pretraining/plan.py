@@ -1,0 +1,51 @@
+"""What a run is going to do, in numbers, before it does it."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ..bilm.model import BiLM
+from ..bilm.softmax import FullSoftmax, SampledSoftmax
+from .config import Settings
+from .prepare import Corpora
+from .streams import Stream
+from .vocabulary import oov_share
+
+
+def make_plan(settings: Settings, corpora: Corpora, stream: Stream, bilm: BiLM, softmax: FullSoftmax) -> str:
+    """The plan as aligned lines of text. Everything in it is counted, nothing is a default."""
+    training = settings.training
+    lines: list[tuple[str, str]] = []
+    for name, corpus in (("train", corpora.train), ("dev", corpora.dev)):
+        lines += [
+            (
+                name,
+                f"{corpus.n_documents:,} documents, {corpus.meta['n_lines']:,} lines, "
+                f"{corpus.n_sentences:,} sentences, {corpus.n_words:,} tokens, {corpus.n_types:,} types "
+                f"(hash {corpus.meta['sha256'][:12]})",
+            ),
+            ("", f"{oov_share(corpus, corpora.vocabulary):.2%} of the tokens out of vocabulary"),
+        ]
+        if bilm.config.filters is not None:
+            limit = bilm.config.max_characters_per_token
+            lines.append(("", f"{corpus.truncated_words(limit):,} tokens truncated at {limit - 2} bytes"))
+    if corpora.versions:
+        lines.append(("text of", ", ".join(f"{name} {version}" for name, version in corpora.versions.items())))
+    tokens = training.rows * training.unroll_steps
+    samples = f", {softmax.n_samples:,} samples a step" if isinstance(softmax, SampledSoftmax) else ""
+    lines += [
+        ("vocabulary", f"{len(corpora.vocabulary):,} words"),
+        (
+            "steps",
+            f"{training.max_steps:,} of {training.rows} rows x {training.unroll_steps} = {tokens:,} tokens, "
+            f"{stream.steps_per_epoch:,} an epoch: {training.max_steps / stream.steps_per_epoch:.2f} epochs",
+        ),
+        ("biLM", f"{_size(bilm):,} parameters, vectors of {bilm.config.width} in {bilm.config.n_layers + 1} layers"),
+        ("softmax", f"{_size(softmax):,} parameters{samples}"),
+    ]
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name.ljust(width)}  {text}" for name, text in lines)
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spacy_elmo.errors import PretrainingError
+from spacy_elmo.pretraining.config import changed_keys, load_config, resolve
+
+from .conftest import MakeConfig
+
+
+def test_defaults_are_written_out(toy_config: MakeConfig) -> None:
+    config = toy_config()
+    del config["training"]["dropout"], config["model"]["n_layers"], config["optimizer"]["beta2"]
+    settings, filled = resolve(config)
+    assert settings.training.dropout == filled["training"]["dropout"] == 0.1
+    assert filled["model"]["n_layers"] == settings.bilm_config(5).n_layers == 2
+    assert filled["optimizer"]["beta2"] == 0.999
+
+
+def test_the_shipped_config_is_complete(root: Path) -> None:
+    config = load_config(root / "configs" / "pretrain.cfg")
+    _, filled = resolve(config)
+    assert filled == config  # every key is there to be seen, none is left to a hidden default
+
+
+def test_a_filled_config_resolves_to_itself(toy_config: MakeConfig, tmp_path: Path) -> None:
+    _, filled = resolve(toy_config())
+    filled.to_disk(tmp_path / "saved.cfg")
+    again = load_config(tmp_path / "saved.cfg")
+    assert resolve(again)[1] == filled
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("training__rowz", 3, "training.rowz"),
+        ("training__rows", "many", "training.rows"),
+        ("training__rows", 2.5, "training.rows"),
+        ("training__rows", 0, "training.rows"),
+        ("training__dropout", 1.0, "training.dropout"),
+        ("training__schedule", "linear", "training.schedule"),
+        ("system__gpu", 0, "system.gpu"),
+        ("extra", {"a": 1}, "extra"),
+        ("model__lstm_size", 3, "lstm_size"),
+        ("model__n_words", 3, "n_words"),
+        ("objective__samples", 3, "samples"),
+        ("objective", {"@misc": "spacy-elmo.no_such.v1"}, "spacy-elmo.no_such.v1"),
+        ("optimizer__learn_rate", "fast", "learn_rate"),
+        ("objective", {"@misc": "spacy-elmo.sampled_softmax.v1", "n_samples": 0}, "n_samples"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(toy_config: MakeConfig, key: str, value: Any, named: str) -> None:
+    with pytest.raises(PretrainingError, match=named):
+        resolve(toy_config(**{key: value}))
+
+
+def test_all_errors_are_listed_at_once(toy_config: MakeConfig) -> None:
+    with pytest.raises(PretrainingError, match=r"(?s)training\.rows.*training\.unroll"):
+        resolve(toy_config(training__rows=0, training__unroll=3))
+
+
+@pytest.mark.parametrize("section", ["corpora", "model", "objective", "optimizer", "logger"])
+def test_a_missing_section_is_named(toy_config: MakeConfig, section: str) -> None:
+    config = toy_config()
+    del config[section]
+    with pytest.raises(PretrainingError, match=section):
+        resolve(config)
+
+
+def test_a_missing_size_is_named(toy_config: MakeConfig) -> None:
+    config = toy_config()
+    del config["model"]["lstm_dim"]
+    with pytest.raises(PretrainingError, match="lstm_dim"):
+        resolve(config)
+
+
+def test_own_text_replaces_the_readers(root: Path) -> None:
+    path = root / "configs" / "pretrain.cfg"
+    assert load_config(path)["corpora"]["train"]["@readers"] == "spacy-elmo.InstalledDocs.v1"
+    corpora = load_config(path, {"paths.raw": "a.txt"})["corpora"]
+    assert corpora["train"] == {"@readers": "spacy-elmo.RawText.v1", "path": "a.txt"}
+    assert corpora["dev"] is None
+    corpora = load_config(path, {"paths.raw": "a.txt", "paths.dev": "b.txt"})["corpora"]
+    assert corpora["dev"] == {"@readers": "spacy-elmo.RawText.v1", "path": "b.txt"}
+    # What a project variable without a value leaves.
+    corpora = load_config(path, {"paths.raw": "", "paths.dev": ""})["corpora"]
+    assert corpora["train"]["@readers"] == corpora["dev"]["@readers"] == "spacy-elmo.InstalledDocs.v1"
+
+
+def test_variables_reach_everything(root: Path, tmp_path: Path) -> None:
+    text = (root / "configs" / "pretrain.cfg").read_text(encoding="utf8")
+    path = tmp_path / "c.cfg"
+    path.write_text(text.replace("rows = 32", "rows = ${system.seed}"), encoding="utf8")
+    assert load_config(path, {"system.seed": 7})["training"]["rows"] == 7
+    path.write_text(text.replace("rows = 32", "rows = ${system.sneed}"), encoding="utf8")
+    with pytest.raises(PretrainingError, match="sneed"):
+        load_config(path)
+
+
+def test_an_override_of_no_section_is_refused(root: Path) -> None:
+    with pytest.raises(PretrainingError, match=r"trainig\.rows"):
+        load_config(root / "configs" / "pretrain.cfg", {"trainig.rows": 3})
+
+
+def test_no_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PretrainingError, match=r"nothing\.cfg"):
+        load_config(tmp_path / "nothing.cfg")
+
+
+def test_changes_that_a_resume_would_not_survive_are_named(toy_config: MakeConfig) -> None:
+    _, old = resolve(toy_config())
+    _, new = resolve(
+        toy_config(
+            model__lstm_dim=32,
+            vocabulary__max_words=9,
+            training__rows=2,
+            training__max_steps=99,
+            optimizer__learn_rate=0.5,
+            corpora__train={"@readers": "spacy-elmo.RawText.v1", "path": "other.txt"},
+        )
+    )
+    assert changed_keys(old, new) == [
+        "corpora.train.path",
+        "model.lstm_dim",
+        "training.rows",
+        "vocabulary.max_words",
+    ]
+    assert changed_keys(old, old) == []

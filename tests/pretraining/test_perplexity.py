@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from spacy_elmo.bilm.config import BiLMConfig
+from spacy_elmo.bilm.model import BiLM
+from spacy_elmo.bilm.softmax import FullSoftmax
+from spacy_elmo.errors import PretrainingError
+from spacy_elmo.pretraining import perplexity as module
+from spacy_elmo.pretraining.perplexity import Perplexity, perplexity, sentence_perplexities
+
+VOCABULARY = ["<S>", "</S>", "<UNK>", "a", "b", "c"]
+SENTENCES = [["a", "b"], [], ["c", "unseen", "a"] * 3, ["b"], ["a", "c", "c"]]
+
+
+@pytest.fixture(scope="module")
+def bilm() -> BiLM:
+    config = BiLMConfig(lstm_dim=16, projection_dim=8, filters=((1, 8), (2, 8)), max_characters_per_token=12)
+    return BiLM(config).initialize(1)
+
+
+@pytest.fixture(scope="module")
+def softmax() -> FullSoftmax:
+    head = FullSoftmax(len(VOCABULARY), 8)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():  # far from uniform, so that an error of targets or rows shows
+        head.W.normal_(0.0, 20.0, generator=generator)
+        head.b.normal_(0.0, 2.0, generator=generator)
+    return head
+
+
+def by_hand(bilm: BiLM, softmax: FullSoftmax, words: list[str]) -> tuple[float, float]:
+    """Sums of -log p(target) of both directions, from the layers that `encode` gives for one sentence alone.
+
+    The vector of a word predicts its neighbour; those of the boundaries are got by reading them as words would be.
+    """
+    ids = bilm.token_ids(["<S>", *words, "</S>"])
+    sums = []
+    for stack, order, targets in (
+        (bilm.forward_lstm, list(range(len(ids) - 1)), [*words, "</S>"]),
+        (bilm.backward_lstm, list(range(len(ids) - 1, 0, -1)), [*words[::-1], "<S>"]),
+    ):
+        with torch.no_grad():
+            inputs = bilm.token_encoder(ids)[order][:, None]
+            outputs, _, _ = stack(inputs, torch.zeros(2, 1, 8), torch.zeros(2, 1, 16))
+            logits = (outputs[-1][:, 0] @ softmax.W.T + softmax.b).double().numpy()
+        rows = [VOCABULARY.index(word) if word in VOCABULARY else 2 for word in targets]
+        log_z = np.log(np.exp(logits).sum(axis=1))
+        sums.append(float(sum(log_z - logits[np.arange(len(rows)), rows])))
+    return sums[0], sums[1]
+
+
+def test_equals_the_sum_computed_by_hand(bilm: BiLM, softmax: FullSoftmax) -> None:
+    forward, backward = np.sum([by_hand(bilm, softmax, words) for words in SENTENCES], axis=0)
+    targets = 3 + 1 + 10 + 2 + 4
+    found = perplexity(bilm, softmax, VOCABULARY, SENTENCES)
+    assert found.n_targets == targets
+    assert found.forward == pytest.approx(math.exp(forward / targets), rel=1e-4)
+    assert found.backward == pytest.approx(math.exp(backward / targets), rel=1e-4)
+    assert found.joint == pytest.approx(math.exp((forward + backward) / 2 / targets), rel=1e-4)
+    assert found.joint == pytest.approx(math.sqrt(found.forward * found.backward))
+    assert found.bits_per_word == pytest.approx((forward + backward) / 2 / targets / math.log(2), rel=1e-4)
+    assert abs(found.forward - found.backward) > 0.1  # the directions are not one taken twice
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 8, 4096])
+def test_neither_order_nor_batches_matter(bilm: BiLM, softmax: FullSoftmax, batch_tokens: int) -> None:
+    expected = perplexity(bilm, softmax, VOCABULARY, SENTENCES)
+    found = perplexity(bilm, softmax, VOCABULARY, SENTENCES[::-1], batch_tokens=batch_tokens)
+    assert found.forward == pytest.approx(expected.forward, rel=1e-5)
+    assert found.backward == pytest.approx(expected.backward, rel=1e-5)
+    each = sentence_perplexities(bilm, softmax, VOCABULARY, SENTENCES, batch_tokens=batch_tokens)
+    for one, words in zip(each, SENTENCES, strict=True):
+        alone = perplexity(bilm, softmax, VOCABULARY, [words])
+        assert one.joint == pytest.approx(alone.joint, rel=1e-5)
+        assert one.n_targets == alone.n_targets == len(words) + 1
+
+
+def test_a_long_sentence_goes_in_windows(bilm: BiLM, softmax: FullSoftmax, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = perplexity(bilm, softmax, VOCABULARY, SENTENCES)
+    monkeypatch.setattr(module, "MAX_STEPS", 4)
+    windows = perplexity(bilm, softmax, VOCABULARY, SENTENCES)
+    assert windows.joint == pytest.approx(whole.joint, rel=1e-5)
+
+
+def test_starts_from_the_weights_own_state(softmax: FullSoftmax) -> None:
+    config = BiLMConfig(
+        lstm_dim=16, projection_dim=8, filters=((1, 8), (2, 8)), max_characters_per_token=12, state="warm"
+    )
+    bilm = BiLM(config).initialize(1)
+    zero = perplexity(bilm, softmax, VOCABULARY, SENTENCES)
+    assert bilm.start_forward_cell is not None
+    bilm.start_forward_cell.fill_(2.0)
+    warm = perplexity(bilm, softmax, VOCABULARY, SENTENCES)
+    assert warm.forward != pytest.approx(zero.forward, rel=1e-3)
+    assert warm.backward == pytest.approx(zero.backward, rel=1e-6)
+
+
+def test_nothing_to_measure_is_an_error(bilm: BiLM, softmax: FullSoftmax) -> None:
+    with pytest.raises(PretrainingError, match="no sentence"):
+        perplexity(bilm, softmax, VOCABULARY, [])
+    with pytest.raises(PretrainingError, match="<UNK>"):
+        perplexity(bilm, softmax, ["<S>", "</S>", "a", "b", "c", "d"], SENTENCES)
+
+
+def test_a_hopeless_model_gives_infinity_and_no_overflow() -> None:
+    assert Perplexity.from_nll(1e6, 1.0, 1).forward == math.inf
