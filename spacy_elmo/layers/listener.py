@@ -30,13 +30,13 @@ LINK = "elmo_link"
 class Upstream(Protocol):
     """What a listener needs of its `elmo` pipe."""
 
-    name: str
-
     @property
     def loaded_bilm(self) -> BiLM:
         """The biLM; an error where there is none."""
 
-    def layers_for(self, docs: Sequence[Doc], *, is_train: bool) -> tuple[list[Any], Backprop]:
+    def layers_for(
+        self, docs: Sequence[Doc], *, is_train: bool, listener: Model[Any, Any] | None = None
+    ) -> tuple[list[Any], Backprop]:
         """Layers (L + 1, n_tokens, 2P) of each Doc, and a callback for their gradients."""
 
 
@@ -135,7 +135,7 @@ def forward(
     upstream = _upstream(model)
     # The weights may have changed since the pipeline was linked.
     set_widths(model, upstream.loaded_bilm, model.attrs[LINK].component)
-    layers, backprop_layers = upstream.layers_for(docs, is_train=is_train)
+    layers, backprop_layers = upstream.layers_for(docs, is_train=is_train, listener=model)
     return mix_layers(model, layers, backprop_layers, is_train)
 
 

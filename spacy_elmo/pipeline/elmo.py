@@ -138,6 +138,8 @@ class Elmo(TrainablePipe):
         self.listener_map: dict[str, list[Model[Any, Any]]] = {}
         # Set by training: from then on texts come again, so annotating remembers them.
         self._trains = False
+        # Listeners that have asked for layers to train since the last update; None: this pipe is not being updated.
+        self._asked: set[int] | None = None
 
     # Weights
 
@@ -227,16 +229,19 @@ class Elmo(TrainablePipe):
             if self.bilm is not None and not is_initialized(listener):
                 set_widths(listener, self.bilm, component.name)
 
-    def layers_for(self, docs: Sequence[Doc], *, is_train: bool) -> tuple[list[Any], Backprop]:
+    def layers_for(
+        self, docs: Sequence[Doc], *, is_train: bool, listener: Model[Any, Any] | None = None
+    ) -> tuple[list[Any], Backprop]:
         """What a listener asks: the layers of Docs.
 
+        listener: who asks, in training.
         RETURNS: (L + 1, n_tokens, 2P) of each Doc, from the Doc where it has them, else from the memo, else computed;
             and a callback that takes a gradient of the same shape for each.
         """
         bilm = self.loaded_bilm
         if is_train:
             self._trains = True
-            if not self.frozen:
+            if self._takes_gradients(listener):
                 return self.doc_layers.begin_update(bilm, docs)
         layers = [self._stored(doc, bilm) for doc in docs]
         missing = [i for i, array in enumerate(layers) if array is None]
@@ -246,6 +251,21 @@ class Elmo(TrainablePipe):
             for i, array in zip(missing, computed, strict=True):
                 layers[i] = array
         return layers, ignore_gradient
+
+    def _takes_gradients(self, listener: Model[Any, Any] | None) -> bool:
+        """Whether the biLM learns in this update.
+
+        It does from its own ``update`` on. A listener that asks again with no ``update`` of ours in between is in an
+        update from which this pipe is excluded (frozen_components): what waits would wait for ever.
+        """
+        if self.frozen or self._asked is None:
+            return False
+        if id(listener) in self._asked:
+            self._asked = None
+            self.doc_layers.discard()
+            return False
+        self._asked.add(id(listener))
+        return True
 
     def _stored(self, doc: Doc, bilm: BiLM) -> np.ndarray | None:
         array = stored(doc, self.name)
@@ -315,6 +335,7 @@ class Elmo(TrainablePipe):
         self._trains = True
         if not self.frozen:
             losses[self.name] += self.doc_layers.flush()
+            self._asked = set()
             if sgd is not None:
                 self.finish_update(sgd)
         return losses

@@ -99,6 +99,7 @@ def test_vectors_inside_update_are_those_of_prediction(bilm: BiLM) -> None:
             nlp = pipeline(bilm, ner=listener(), frozen=frozen, dtype=dtype)
             elmo = elmo_of(nlp)
             docs = [eg.predicted for eg in examples(nlp)]
+            elmo.update(examples(nlp))
             inside, _ = elmo.layers_for(docs, is_train=True)
             for got, doc in zip(inside, docs, strict=True):
                 np.testing.assert_allclose(got, elmo(doc)._.elmo.layers, atol=1e-6)
@@ -112,6 +113,26 @@ def test_an_unfrozen_bilm_learns_through_all_listeners(bilm: BiLM) -> None:
     assert losses[-1]["elmo"] > 0.0
     for name, value in elmo_of(nlp).loaded_bilm.state_dict().items():
         assert not torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_an_unfrozen_bilm_that_is_excluded_stays_and_nothing_piles_up(bilm: BiLM, before: int) -> None:
+    nlp = pipeline(bilm, ner=listener(elmo_dropout=0.0), frozen=False)
+    train(nlp, before)
+    optimizer = nlp.initialize(getter(nlp))
+    optimizer.learn_rate = 0.01
+    weights = {name: value.clone() for name, value in elmo_of(nlp).loaded_bilm.state_dict().items()}
+    losses = [nlp.update(examples(nlp), sgd=optimizer, losses={}, exclude=["elmo"]) for _ in range(100)]
+    assert losses[-1]["ner"] < 0.5 * losses[0]["ner"]
+    for name, value in elmo_of(nlp).loaded_bilm.state_dict().items():
+        assert torch.equal(value, weights[name]), name
+    assert len(elmo_of(nlp).doc_layers._pending) <= len(examples(nlp))
+    # and it learns again once it is updated again
+    for _ in range(2):
+        nlp.update(examples(nlp), sgd=optimizer, losses={})
+    assert not torch.equal(
+        elmo_of(nlp).loaded_bilm.forward_lstm.layers[0].kernel, weights["forward_lstm.layers.0.kernel"]
+    )
 
 
 def gradients(nlp: Any, batch: list[Example]) -> dict[str, torch.Tensor]:
