@@ -103,7 +103,7 @@ def main() -> None:
             convert(getattr(args, name), target, share=args.share if name == "train" else 1.0, seed=args.sample_seed)
     jobs = [(kind, seed) for seed in range(args.seeds) for kind in CONFIGS]
     with ThreadPoolExecutor(args.jobs) as pool:
-        results = dict(zip(jobs, pool.map(lambda job: run(*job, args), jobs), strict=True))
+        results = dict(zip(jobs, pool.map(lambda job: run(job[0], job[1], args), jobs), strict=True))
     print(f"| {args.share:.0%} of the training data, {args.steps} steps | dev F | test F | minutes |")
     print("| --- | --- | --- | --- |")
     for kind in CONFIGS:

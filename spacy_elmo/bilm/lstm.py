@@ -42,14 +42,17 @@ class LSTMLayer(nn.Module):
                     weight.uniform_(-limit, limit, generator=generator)
             self.bias.zero_()
 
-    def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, inputs: Tensor, hidden: Tensor, cell: Tensor, keep: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Run over time, differentiably, with all rows of the same length.
 
         inputs: (T, B, P). hidden, cell: (B, P) and (B, H), the start state.
+        keep: (T, B, 1), 0 where a row starts afresh at a step: its state before is zero. None: it never does.
         RETURNS: outputs (T, B, P), the last hidden (B, P) and cell (B, H).
         """
         return _LSTMFunction.apply(
-            inputs, hidden, cell, self.kernel, self.bias, self.projection, self.cell_clip, self.proj_clip
+            inputs, hidden, cell, keep, self.kernel, self.bias, self.projection, self.cell_clip, self.proj_clip
         )
 
     def run(self, inputs: Tensor, batch_sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:
@@ -102,18 +105,18 @@ class LSTMStack(nn.Module):
             layer.initialize(generator)
 
     def forward(
-        self, inputs: Tensor, hidden: Tensor, cell: Tensor, dropout: float = 0.0
+        self, inputs: Tensor, hidden: Tensor, cell: Tensor, dropout: float = 0.0, keep: Tensor | None = None
     ) -> tuple[list[Tensor], Tensor, Tensor]:
         """Run all layers, differentiably.
 
-        inputs: (T, B, P). hidden, cell: (L, B, P), (L, B, H). dropout: on the input of every layer; the skip adds
-        what was left after dropout (as bilm-tf).
+        inputs: (T, B, P). hidden, cell: (L, B, P), (L, B, H). keep: as in ``LSTMLayer.forward``.
+        dropout: on the input of every layer; the skip adds what was left after dropout (as bilm-tf).
         RETURNS: L outputs (T, B, P), last hidden (L, B, P), last cell (L, B, H).
         """
         outputs, hiddens, cells = [], [], []
         for depth, layer in enumerate(self.layers):
             inputs = F.dropout(inputs, dropout, training=dropout > 0.0)
-            output, last_hidden, last_cell = layer(inputs, hidden[depth], cell[depth])
+            output, last_hidden, last_cell = layer(inputs, hidden[depth], cell[depth], keep)
             inputs = output + inputs if depth and self.use_skip_connections else output
             outputs.append(inputs)
             hiddens.append(last_hidden)
@@ -155,6 +158,7 @@ class _LSTMFunction(torch.autograd.Function):
         inputs: Tensor,
         hidden: Tensor,
         cell: Tensor,
+        keep: Tensor | None,
         kernel: Tensor,
         bias: Tensor,
         projection: Tensor | None,
@@ -166,34 +170,37 @@ class _LSTMFunction(torch.autograd.Function):
         flat = inputs.reshape(steps * rows, width)
         gates = torch.addmm(_with_forget_bias(bias), flat, kernel[:width]).view(steps, rows, 4 * size)
         recurrent = kernel[width:]
-        cells = inputs.new_empty(steps + 1, rows, size)
+        cells = inputs.new_empty(steps, rows, size)
         squashed = inputs.new_empty(steps, rows, size)
-        hiddens = inputs.new_empty(steps + 1, rows, width)
-        cells[0], hiddens[0] = cell, hidden
+        outputs = inputs.new_empty(steps, rows, width)
+        h, c = hidden, cell
         for t in range(steps):
+            if keep is not None:
+                h, c = h * keep[t], c * keep[t]
             now = gates[t]
-            now.addmm_(hiddens[t], recurrent)
+            now.addmm_(h, recurrent)
             i, j = now[:, :size].sigmoid_(), now[:, size : 2 * size].tanh_()
             fo = now[:, 2 * size :].sigmoid_()
-            c = torch.mul(cells[t], fo[:, :size], out=cells[t + 1])
+            c = torch.mul(c, fo[:, :size], out=cells[t])
             c.addcmul_(i, j)
             if cell_clip is not None:
                 c.clamp_(-cell_clip, cell_clip)
             torch.tanh(c, out=squashed[t]).mul_(fo[:, size:])
+            h = outputs[t]
             if projection is None:
-                hiddens[t + 1] = squashed[t]
+                h.copy_(squashed[t])
             else:
-                torch.mm(squashed[t], projection, out=hiddens[t + 1])
+                torch.mm(squashed[t], projection, out=h)
             if proj_clip is not None:
-                hiddens[t + 1].clamp_(-proj_clip, proj_clip)
-        ctx.save_for_backward(inputs, kernel, projection, gates, cells, squashed, hiddens)
+                h.clamp_(-proj_clip, proj_clip)
+        ctx.save_for_backward(inputs, hidden, cell, keep, kernel, projection, gates, cells, squashed, outputs)
         ctx.clips = (cell_clip, proj_clip)
-        return hiddens[1:].clone(), hiddens[-1].clone(), cells[-1].clone()
+        return outputs, h.clone(), c.clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, d_hidden: Tensor, d_cell: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, kernel, projection, gates, cells, squashed, hiddens = ctx.saved_tensors
+        inputs, hidden, cell, keep, kernel, projection, gates, cells, squashed, outputs = ctx.saved_tensors
         cell_clip, proj_clip = ctx.clips
         steps, rows, width = inputs.shape
         size = cells.shape[2]
@@ -205,31 +212,38 @@ class _LSTMFunction(torch.autograd.Function):
         for t in reversed(range(steps)):
             d_m = torch.add(d_outputs[t], d_h, out=d_projected[t])
             if proj_clip is not None:
-                d_m.masked_fill_(hiddens[t + 1].abs() >= proj_clip, 0.0)
+                d_m.masked_fill_(outputs[t].abs() >= proj_clip, 0.0)
             d_squashed = d_m if projection_t is None else d_m @ projection_t
             i, j, f, o = gates[t].split(size, dim=1)
             d_i, d_j, d_f, d_o = d_gates[t].split(size, dim=1)
-            tanh_c = torch.tanh(cells[t + 1])
+            tanh_c = torch.tanh(cells[t])
+            before = cells[t - 1] if t else cell
             # Each d_* is the gradient before the gate's non-linearity: d sigmoid = s (1 - s), d tanh = 1 - t^2.
             torch.mul(d_squashed, tanh_c, out=d_o)
             d_o.mul_(o).mul_(1.0 - o)
             d_c = torch.addcmul(d_c, d_squashed.mul(o), 1.0 - tanh_c.square_())
             if cell_clip is not None:
-                d_c.masked_fill_(cells[t + 1].abs() >= cell_clip, 0.0)
+                d_c.masked_fill_(cells[t].abs() >= cell_clip, 0.0)
             torch.mul(d_c, j, out=d_i)
             d_i.mul_(i).mul_(1.0 - i)
             torch.mul(d_c, i, out=d_j)
             d_j.mul_(1.0 - j * j)
-            torch.mul(d_c, cells[t], out=d_f)
+            torch.mul(d_c, before if keep is None else before * keep[t], out=d_f)
             d_f.mul_(f).mul_(1.0 - f)
             d_c = d_c * f
             d_h = d_gates[t] @ recurrent_t
+            if keep is not None:
+                d_c.mul_(keep[t])
+                d_h.mul_(keep[t])
         flat = d_gates.view(steps * rows, 4 * size)
         d_kernel = torch.empty_like(kernel)
         torch.mm(inputs.reshape(steps * rows, width).t(), flat, out=d_kernel[:width])
-        torch.mm(hiddens[:-1].reshape(steps * rows, width).t(), flat, out=d_kernel[width:])
+        states = torch.cat([hidden[None], outputs[:-1]])
+        if keep is not None:
+            states.mul_(keep)
+        torch.mm(states.view(steps * rows, width).t(), flat, out=d_kernel[width:])
         d_weight = None
         if projection is not None:
             d_weight = squashed.view(steps * rows, size).t() @ d_projected.view(steps * rows, width)
         d_inputs = (flat @ kernel[:width].t()).view(steps, rows, width) if ctx.needs_input_grad[0] else None
-        return d_inputs, d_h, d_c, d_kernel, flat.sum(dim=0), d_weight, None, None
+        return d_inputs, d_h, d_c, None, d_kernel, flat.sum(dim=0), d_weight, None, None

@@ -112,8 +112,11 @@ class BiLM(nn.Module):
         """What the token encoder reads.
 
         RETURNS: int64 on the model's device: character ids (n, C), or rows of the word table (n,).
-        Raises ElmoError for a word outside a vocabulary that has no ``<UNK>``.
+        Raises ElmoError for a word that is no str, or is outside a vocabulary that has no ``<UNK>``.
         """
+        for word in words:
+            if not isinstance(word, str):
+                raise ElmoError(f"words are str, not {type(word).__name__}: of a spaCy token, give its text")
         if self.config.filters is not None:
             ids = character_ids(words, self.config.max_characters_per_token)
             return torch.from_numpy(ids).to(self.device)
@@ -216,16 +219,24 @@ class BiLM(nn.Module):
         return results
 
     def hidden(
-        self, token_ids: Tensor, forward: Tensor, backward: Tensor, state: BiLMState, dropout: float = 0.0
+        self,
+        token_ids: Tensor,
+        forward: Tensor,
+        backward: Tensor,
+        state: BiLMState,
+        dropout: float = 0.0,
+        starts: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, BiLMState]:
         """The top layers over a window of packed text, for training. Each type passes the token encoder once.
 
         token_ids: what ``token_ids`` gives for the U types of the window.
         forward, backward: (B, T) int64, each step's type (0..U-1), in the order in which that direction reads.
         state: where the window before left off. dropout: on the input of each layer and on the result (as bilm-tf).
+        starts: (B, T) bool, steps before which a row's state is set to zero. None: it is carried on, as bilm-tf does.
         RETURNS: forward (B, T, P), backward (B, T, P), the state after the window, detached.
         """
         table = self.token_encoder(token_ids)
+        keep = None if starts is None else (~starts).t()[..., None].to(table.dtype)
         tops = []
         ends: dict[str, Tensor] = {}
         for direction, stack, steps in (
@@ -233,7 +244,7 @@ class BiLM(nn.Module):
             ("backward", self.backward_lstm, backward),
         ):
             hidden, cell = getattr(state, f"{direction}_hidden"), getattr(state, f"{direction}_cell")
-            outputs, hidden, cell = stack(F.embedding(steps.t(), table), hidden, cell, dropout)
+            outputs, hidden, cell = stack(F.embedding(steps.t(), table), hidden, cell, dropout, keep)
             tops.append(F.dropout(outputs[-1], dropout, training=dropout > 0.0).transpose(0, 1))
             ends |= {f"{direction}_hidden": hidden.detach(), f"{direction}_cell": cell.detach()}
         return tops[0], tops[1], BiLMState.from_tensors(ends)

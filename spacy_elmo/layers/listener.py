@@ -133,8 +133,13 @@ def forward(
 ) -> tuple[list[Floats2d], Callable[[list[Floats2d]], list[Doc]]]:
     """Pull the Docs' layers, mix, drop out."""
     upstream = _upstream(model)
+    component = model.attrs[LINK].component
     # The weights may have changed since the pipeline was linked.
-    set_widths(model, upstream.loaded_bilm, model.attrs[LINK].component)
+    set_widths(model, upstream.loaded_bilm, component)
+    if not is_initialized(model):
+        raise ElmoError(
+            f"component '{component}' is not initialized: call nlp.initialize() before it runs or is updated"
+        )
     layers, backprop_layers = upstream.layers_for(docs, is_train=is_train, listener=model)
     return mix_layers(model, layers, backprop_layers, is_train)
 

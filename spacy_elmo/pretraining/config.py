@@ -35,6 +35,7 @@ FIXED_KEYS = (
     "system.seed",
     "training.rows",
     "training.unroll_steps",
+    "training.reset",
     "training.holdout",
 )
 
@@ -90,6 +91,7 @@ class TrainingSettings(_Section):
     max_steps: int = Field(1000, ge=1)
     schedule: Literal["cosine", "constant"] = "cosine"
     warmup_steps: int = Field(0, ge=0)
+    reset: Literal["sentence"] | None = "sentence"
     dropout: float = Field(0.1, ge=0.0, lt=1.0)
     clip_norm: float = Field(10.0, gt=0.0)
     holdout: int = Field(50, ge=2)

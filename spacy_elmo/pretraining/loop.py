@@ -228,6 +228,7 @@ def pretrain(
                 torch.from_numpy(window.backward).to(device),
                 state,
                 training.dropout,
+                torch.from_numpy(window.starts).to(device) if training.reset == "sentence" else None,
             )
             direction_losses = [
                 softmax.loss(
@@ -242,7 +243,7 @@ def pretrain(
             if not math.isfinite(value):
                 raise PretrainingError(f"the loss at step {step + 1} is {value}. {_kept(output)}")
             optimizer.zero_grad(set_to_none=True)
-            # bilm-tf's scale (spec 5.4): clip_norm and Adagrad's learning rate are meant for it.
+            # bilm-tf's scale: clip_norm and Adagrad's learning rate are meant for it.
             (loss * training.unroll_steps).backward()
             norm = torch.nn.utils.clip_grad_norm_(parameters, training.clip_norm)
             if not torch.isfinite(norm):

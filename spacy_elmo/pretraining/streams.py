@@ -20,6 +20,7 @@ class Window:
     backward: (B, T) int64, the same for the backward direction.
     forward_targets: (B, T) int64, vocabulary ids of what is to be predicted.
     backward_targets: (B, T) int64, the same for the backward direction.
+    starts: (B, T) bool, where a sentence begins, in both directions.
     """
 
     type_rows: np.ndarray
@@ -27,6 +28,7 @@ class Window:
     backward: np.ndarray
     forward_targets: np.ndarray
     backward_targets: np.ndarray
+    starts: np.ndarray
 
 
 class Stream:
@@ -93,6 +95,7 @@ class Stream:
             backward=inverse[1],
             forward_targets=self._targets[forward_next],
             backward_targets=self._targets[backward_next],
+            starts=at_start,
         )
 
     def _words(self, where: np.ndarray, unused: np.ndarray) -> np.ndarray:

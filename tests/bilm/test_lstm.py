@@ -358,3 +358,35 @@ def test_sizes_of_the_weights() -> None:
     assert without.projection is None
     assert without.proj_clip is None  # there is nothing that it could clip
     assert without.cell_clip == 0.6
+
+
+@given(
+    starts=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=6),
+    sizes=st.sampled_from(SIZES),
+    seed=st.integers(0, 50),
+)
+@settings(deadline=None, max_examples=25)
+def test_a_row_that_starts_afresh_knows_nothing_of_before(
+    starts: list[list[bool]], sizes: tuple[int, int], seed: int
+) -> None:
+    layer = drawn(LSTMLayer(config(*sizes)), seed)
+    inputs = normal(len(starts), 3, sizes[1], seed=seed).requires_grad_()
+    hidden, cell = (tensor.requires_grad_() for tensor in start(3, *sizes, seed=seed))
+    keep = (~torch.tensor(starts))[..., None].double()
+    results = layer(inputs, hidden, cell, keep)
+    # the same through the plain loop, one step at a time
+    outputs, h, c = [], hidden, cell
+    for t in range(len(starts)):
+        _, h, c, _ = loop(layer, inputs[t : t + 1], h * keep[t], c * keep[t])
+        outputs.append(h)
+    expected = (torch.stack(outputs), h, c)
+    wanted = [inputs, hidden, cell, *layer.parameters()]
+    weights = [normal(*tensor.shape, seed=seed + 7 + i) for i, tensor in enumerate(expected)]
+    for one, other in zip(results, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    gradients = [
+        torch.autograd.grad(sum((w * y).sum() for w, y in zip(weights, ys, strict=True)), wanted)
+        for ys in (results, expected)
+    ]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)

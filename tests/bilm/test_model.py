@@ -512,6 +512,19 @@ def test_two_windows_with_carried_state_are_one_long_window(cut: int, rows: int,
     assert all((tensor == 0).all() for tensor in start.tensors().values())  # the given state is not written on
 
 
+def test_sentences_of_a_window_with_starts_are_those_by_themselves() -> None:
+    bilm = make_bilm(15).double()
+    ids, forward, backward = steps_of(bilm, 1, 9)
+    state = BiLMState.from_tensors({name: torch.ones_like(t) for name, t in bilm.zero_state(1).tensors().items()})
+    starts = torch.zeros(1, 9, dtype=torch.bool)
+    starts[0, [0, 4]] = True
+    together = bilm.hidden(ids, forward, backward, state, 0.0, starts)
+    for part in (slice(0, 4), slice(4, 9)):
+        alone = bilm.hidden(ids, forward[:, part], backward[:, part], bilm.zero_state(1))
+        for one, other in zip(together[:2], alone[:2], strict=True):
+            torch.testing.assert_close(one[:, part], other, rtol=0, atol=1e-12)
+
+
 def test_rows_of_a_window_do_not_see_each_other() -> None:
     bilm = make_bilm(16).double()
     ids, forward, backward = steps_of(bilm, 4, 6)

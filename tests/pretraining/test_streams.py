@@ -66,7 +66,13 @@ def test_rows_are_contiguous_by_hand(tmp_path: Path) -> None:
     assert window.forward_targets.tolist() == [[3, 4, 5, 6, 7, 1, 2], [1, 3, 4, 3, 1, 3, 4]]
     assert window.type_rows[window.backward].tolist() == [[1, 7, 6, 5, 4, 3, 1], [8, 1, 3, 4, 3, 1, 4]]
     assert window.backward_targets.tolist() == [[7, 6, 5, 4, 3, 0, 2], [0, 3, 4, 3, 0, 4, 3]]
-    assert {array.dtype for array in vars(window).values()} == {np.dtype(np.int64)}
+    assert window.starts.tolist() == [
+        [True, False, False, False, False, False, True],
+        [False, True] + [False] * 3 + [True, False],
+    ]
+    dtypes = {name: array.dtype for name, array in vars(window).items()}
+    assert dtypes.pop("starts") == np.dtype(bool)
+    assert set(dtypes.values()) == {np.dtype(np.int64)}
 
 
 SENTENCE = st.lists(st.sampled_from(["a", "b", "c", "d", "e", BOS, EOS]), min_size=1, max_size=6)

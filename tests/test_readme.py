@@ -1,0 +1,234 @@
+"""Every fenced block of README.md and docs/ is run, or, where that would take long or download, shown to be right.
+
+A new block needs nothing where it is Python; a new command line needs an entry in COMMANDS, or its test fails.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import distribution, requires
+from pathlib import Path
+
+import pytest
+import spacy
+import srsly
+from packaging.requirements import Requirement
+from spacy.tokens import Doc, DocBin, Span
+from spacy.util import load_config_from_str, load_model_from_config
+from weasel.cli.document import project_document
+from weasel.cli.run import project_run
+from weasel.util import load_project_config, parse_config_overrides
+
+from spacy_elmo.pretraining.config import load_config
+from spacy_elmo.pretraining.loop import pretrain
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+# Documents, so many that some are held out.
+TEXT = "\n".join(f"The river bank was muddy. Bank number {i} lent us money.\nNobody swims there.\n" for i in range(300))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a document."""
+
+    path: Path
+    line: int
+    language: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line}"
+
+
+def fenced_blocks(path: Path) -> list[Block]:
+    text = path.read_text(encoding="utf8")
+    return [
+        Block(path, text.count("\n", 0, found.start()) + 1, found[1], found[2])
+        for found in re.finditer(r"^```(.*)\n((?:.*\n)*?)```$", text, re.MULTILINE)
+    ]
+
+
+BLOCKS = [block for path in DOCUMENTS for block in fenced_blocks(path)]
+COMMAND_LINES = [
+    (str(block), line)
+    for block in BLOCKS
+    if block.language == "bash"
+    for line in block.code.replace("\\\n", " ").splitlines()
+    if line.strip()
+]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the documents' examples speak of: the project's files, weights, texts and annotated data."""
+    folder = tmp_path_factory.mktemp("workplace")
+    for name in ("configs", "docs", "scripts"):
+        (folder / name).symlink_to(ROOT / name, target_is_directory=True)
+    for name in ("project.yml", "requirements.txt", "README.md"):
+        (folder / name).symlink_to(ROOT / name)
+    for name in ("my_text.txt", "my_held_out_text.txt"):
+        (folder / name).write_text(TEXT, encoding="utf8")
+    small = {
+        "model.lstm_dim": 16,
+        "model.projection_dim": 8,
+        "model.filters": [[1, 8], [2, 8]],
+        "training.max_steps": 2,
+    }
+    paths = {"paths.raw": str(folder / "my_text.txt"), "paths.cache": str(folder / "corpus")}
+    pretrain(load_config(folder / "configs" / "pretrain.cfg", {**small, **paths}), folder / "training" / "bilm")
+    nlp = spacy.blank("en")
+    words, tags, deps = ["Ann", "swims", "."], ["NNP", "VBZ", "."], ["nsubj", "ROOT", "punct"]
+    doc = Doc(nlp.vocab, words=words, tags=tags, heads=[1, 1, 1], deps=deps)
+    doc.set_ents([Span(doc, 0, 1, label="PERSON")])
+    for name in ("train.spacy", "dev.spacy"):
+        # more than the parser's min_action_freq of each label
+        DocBin(docs=[doc] * 40).to_disk(folder / name)
+    return folder
+
+
+def run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+# How each command line is checked: it is run as it stands, or by the nearest thing that is quick and needs no network.
+
+
+def as_it_stands(words: list[str], folder: Path) -> None:
+    run([sys.executable, *words[1:]], folder)
+
+
+def with_dry_run(words: list[str], folder: Path) -> None:
+    """`elmo pretrain`: reads the text and prints the plan."""
+    dry = [] if "--dry-run" in words else ["--dry-run"]
+    # the docstrings of all installed packages take a while to read
+    text = [] if "--paths.raw" in words else ["--paths.raw", "my_text.txt"]
+    assert "parameters" in run([sys.executable, *words[1:], *dry, *text], folder)
+
+
+def trains(words: list[str], folder: Path) -> None:
+    """`spacy train`: few steps."""
+    few = ["--training.max_steps", "2", "--training.eval_frequency", "1"]
+    run([sys.executable, *words[1:], *few], folder)
+
+
+def project_steps(words: list[str], folder: Path) -> None:
+    """`spacy project run`: the workflow or command and each variable exist; tests/test_project.py runs them."""
+    name, *rest = words[5:]
+    overrides = parse_config_overrides(rest[1:])
+    known = srsly.read_yaml(folder / "project.yml")["vars"]
+    assert all(key.removeprefix("vars.") in known for key in overrides)
+    project_run(folder, name, overrides=overrides, dry=True)
+
+
+def project_assets(words: list[str], folder: Path) -> None:
+    """`spacy project assets --extra` clones repositories: that there are such assets, for both tasks."""
+    extra = [asset for asset in load_project_config(folder)["assets"] if asset.get("extra")]
+    assert {Path(asset["dest"]).parts[1] for asset in extra} == {"ner", "tagger_parser"}
+
+
+def requirements_installed(words: list[str], folder: Path) -> None:
+    """`pip install -r requirements.txt`: every line is a pin of an installed distribution, or this package."""
+    lines = [line.split("#")[0].strip() for line in (folder / words[3]).read_text(encoding="utf8").splitlines()]
+    pins = [Requirement(line) for line in lines if line and line != "-e ."]
+    assert "-e ." in lines
+    for pin in pins:
+        assert str(pin.specifier).startswith("=="), pin
+        distribution(pin.name)
+    needed = {Requirement(line).name for line in requires("spacy-elmo") or [] if "cuda" not in line}
+    assert needed <= {pin.name for pin in pins}
+
+
+def extra_exists(words: list[str], folder: Path) -> None:
+    extra = words[3].removeprefix(".[").removesuffix("]")
+    assert extra in (distribution("spacy-elmo").metadata.get_all("Provides-Extra") or [])
+
+
+def makes_environment(words: list[str], folder: Path) -> None:
+    # without pip, which takes a while; whether a Python brings it is its own affair
+    run([sys.executable, *words[1:3], str(folder / "new-venv"), "--without-pip"], folder)
+    assert (folder / "new-venv" / "pyvenv.cfg").is_file()
+
+
+def this_runs_it(words: list[str], folder: Path) -> None:
+    """`python -m pytest` is what runs this test; CI runs the same line."""
+    assert shlex.join(words) in (ROOT / ".ci" / "run").read_text(encoding="utf8").splitlines()
+
+
+COMMANDS: list[tuple[str, Callable[[list[str], Path], None]]] = [
+    (r"python -m venv \.venv && \. \.venv/bin/activate", makes_environment),
+    (r"pip install -r requirements\.txt", requirements_installed),
+    (r"python -m pytest", this_runs_it),
+    (r"python -m spacy project run \S+( \. .*)?", project_steps),
+    (r"python -m spacy project assets --extra", project_assets),
+    (r"python -m spacy train .*", trains),
+    (r"python -m spacy elmo pretrain .*", with_dry_run),
+    (r"python -m spacy elmo corpus .*", as_it_stands),
+    (r"python -m spacy elmo (perplexity|info) .*", as_it_stands),
+]
+
+
+def test_documents_have_blocks_of_known_languages() -> None:
+    assert {block.language for block in BLOCKS} == {"python", "bash", "ini"}
+
+
+@pytest.mark.parametrize(("where", "line"), COMMAND_LINES, ids=[where for where, _ in COMMAND_LINES])
+def test_command_lines(where: str, line: str, workplace: Path) -> None:
+    checks = [check for pattern, check in COMMANDS if re.fullmatch(pattern, line)]
+    assert checks, f"{where}: no check for `{line}`: add one to COMMANDS"
+    checks[0](shlex.split(line), workplace)
+
+
+@pytest.mark.parametrize(
+    "path", sorted({block.path for block in BLOCKS if block.language == "python"}), ids=lambda path: path.name
+)
+def test_python_blocks_run(path: Path, workplace: Path) -> None:
+    # One process for a document: a later block may go on where an earlier one stopped.
+    code = "\n".join(block.code for block in BLOCKS if block.path == path and block.language == "python")
+    run([sys.executable, "-c", code], workplace)
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "ini"], ids=str)
+def test_config_fragments_build_a_pipeline(block: Block) -> None:
+    # A fragment stands in a config that has the sections around its own, the language, the path that it refers to.
+    pieces = re.split(r"^\[(.+)\]\n", block.code, flags=re.MULTILINE)
+    chunks = dict(zip(pieces[1::2], pieces[2::2], strict=True))
+    for name in list(chunks):
+        for depth in range(1, name.count(".") + 1):
+            chunks.setdefault(name.rsplit(".", depth)[0], "")
+    chunks["nlp"] = 'lang = "en"\n' + chunks.get("nlp", "")
+    chunks["paths"] = "elmo = null\n"
+    code = "".join(f"[{name}]\n{chunks[name]}\n" for name in sorted(chunks))
+    config = load_config_from_str(code)
+    nlp = load_model_from_config(config, auto_fill=True)
+    assert nlp.pipe_names == config["nlp"].get("pipeline", [])
+    if "elmo" in config.get("initialize", {}).get("components", {}):
+        settings = nlp.config.interpolate()["initialize"]["components"]["elmo"]
+        assert set(settings) == {"weights"}
+        spacy.registry.resolve({"settings": settings})
+
+
+def test_spacy_project_document_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "project.yml").symlink_to(ROOT / "project.yml")
+    readme = (ROOT / "README.md").read_text(encoding="utf8")
+    (tmp_path / "README.md").write_text(readme, encoding="utf8")
+    project_document(tmp_path, tmp_path / "README.md")
+    assert (tmp_path / "README.md").read_text(encoding="utf8") == readme
+
+
+def test_links_lead_somewhere() -> None:
+    broken = [
+        f"{path.name}: {target}"
+        for path in DOCUMENTS
+        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf8"))
+        if not target.startswith("http") and not (path.parent / target).exists()
+    ]
+    assert broken == []
