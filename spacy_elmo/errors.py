@@ -11,6 +11,10 @@ class WeightsError(ElmoError):
     """A file of weights that is missing, broken or at odds with its options."""
 
 
+class NoSentencesError(ElmoError):
+    """A Doc without the sentence boundaries that a span getter reads."""
+
+
 class CorpusError(ElmoError):
     """Raw text that cannot be read."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -77,19 +77,23 @@ def batches_by_length(
         yield batch
 
 
-def check_request(sentences: Sequence[Sequence[str]], state: object, known: Sequence[str], max_length: int) -> None:
-    """Raise ElmoError for what neither inference nor training can read."""
+def checked_sentences(
+    sentences: Iterable[Iterable[str]], state: object, known: Sequence[str], max_length: int
+) -> list[Sequence[str]]:
+    """The sentences as lists of words. Raises ElmoError for what neither inference nor training can read."""
     if state is not None and state not in known:
         raise ElmoError(f"state is one of {', '.join(map(repr, known))} or None, not {state!r}")
     if max_length < 1:
         raise ElmoError(f"max_length is at least 1, not {max_length}")
+    sentences = sentences if isinstance(sentences, str) else list(sentences)
     if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
         raise ElmoError("sentences are lists of words, not strings: split them first")
+    return [sentence if isinstance(sentence, (list, tuple)) else list(sentence) for sentence in sentences]
 
 
 def encode(
     bilm: BiLM,
-    sentences: Sequence[Sequence[str]],
+    sentences: Iterable[Iterable[str]],
     state: Literal["zero", "warm", "carry"] | None = None,
     *,
     out: Sequence[Tensor] | None = None,
@@ -110,7 +114,7 @@ def encode(
     Raises ElmoError for an unknown state policy, a max_length below 1, "warm" without a start state, strings in the
         place of lists, ``out`` of other shapes.
     """
-    check_request(sentences, state, ("zero", "warm", "carry"), max_length)
+    sentences = checked_sentences(sentences, state, ("zero", "warm", "carry"), max_length)
     if out is not None:
         _check_out(bilm, sentences, out)
     with torch.no_grad():

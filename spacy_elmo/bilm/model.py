@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..errors import ElmoError
 from .characters import BOS, EOS, UNK, character_ids
 from .config import BiLMConfig
-from .encode import Runtime, batches_by_length, check_request, encode, unique_words
+from .encode import Runtime, batches_by_length, checked_sentences, encode, unique_words
 from .lstm import LSTMStack
 from .token_encoder import CharacterEncoder, WordEncoder
 
@@ -157,7 +157,7 @@ class BiLM(nn.Module):
 
     def encode(
         self,
-        sentences: Sequence[Sequence[str]],
+        sentences: Iterable[Iterable[str]],
         state: StatePolicy | None = None,
         *,
         out: Sequence[Tensor] | None = None,
@@ -168,7 +168,7 @@ class BiLM(nn.Module):
 
     def forward(
         self,
-        sentences: Sequence[Sequence[str]],
+        sentences: Iterable[Iterable[str]],
         state: Literal["zero", "warm"] | None = None,
         *,
         max_length: int = 512,
@@ -179,7 +179,7 @@ class BiLM(nn.Module):
         RETURNS: for each sentence (L + 1, n, 2P).
         Raises ElmoError as ``encode`` does; there is no "carry" here.
         """
-        check_request(sentences, state, ("zero", "warm"), max_length)
+        sentences = checked_sentences(sentences, state, ("zero", "warm"), max_length)
         words, rows = unique_words(sentences)
         table = self.token_encoder(self.token_ids(words))
         results: list[Tensor] = [table.new_zeros(self.config.n_layers + 1, 0, self.config.width)] * len(sentences)

@@ -37,6 +37,10 @@ class BiLMShim(Shim):
     @bilm.setter
     def bilm(self, bilm: BiLM | None) -> None:
         self._model = None if bilm is None else bilm.to(torch_device())
+        # Other weights are another model to an optimizer, which keeps its moments by this number.
+        with Shim.global_id_lock:
+            Shim.global_id += 1
+            self.id = Shim.global_id
 
     def copy(self) -> BiLMShim:
         """A copy with an id of its own, so that an optimizer keeps the two apart."""
@@ -101,7 +105,11 @@ def BiLM_v1() -> Model[list[list[str]], list[Floats3d]]:
 
     The model maps sentences (lists of words) to layers (L + 1, n, 2P), float32.
     """
-    return Model("elmo_bilm", forward, shims=[BiLMShim()])
+    return Model("elmo_bilm", forward, init=init, shims=[BiLMShim()])
+
+
+def init(model: Model[list[list[str]], list[Floats3d]], X: Any = None, Y: Any = None) -> None:
+    """Nothing to allocate. (thinc's default would hold on to the model that a copy was made of.)"""
 
 
 def forward(

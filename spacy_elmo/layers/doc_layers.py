@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -82,9 +84,10 @@ class DocLayers:
         self._memo_version = 0
         self._lock = threading.Lock()
         self._pending: dict[Key, _Pending] = {}
+        self._given: dict[int, tuple[weakref.ref[np.ndarray], int, bytes]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        derived = ("_memo", "_memo_bytes", "_memo_version", "_lock", "_pending")
+        derived = ("_memo", "_memo_bytes", "_memo_version", "_lock", "_pending", "_given")
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -97,7 +100,7 @@ class DocLayers:
         remember: keep in the memo what is computed now.
         RETURNS: (L + 1, n_tokens, 2P) of ``dtype`` on the CPU. Arrays may be shared: do not write into them.
         """
-        spans = self.span_getter(docs)
+        spans = self._spans(docs)
         keys = [_key(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
         known = self._recall(bilm, keys)
         missing = [i for i, key in enumerate(keys) if key not in known]
@@ -119,7 +122,7 @@ class DocLayers:
         """
         if self.frozen:
             return list(self.predict(bilm, docs, remember=True)), ignore_gradient
-        spans = self.span_getter(docs)
+        spans = self._spans(docs)
         keys = [_key(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
         todo = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key not in self._pending}.values())
         outputs = self._compute_with_graph(bilm, [docs[i] for i in todo], [spans[i] for i in todo])
@@ -145,6 +148,34 @@ class DocLayers:
             return 0.0
         torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
         return float(sum((gradient**2).sum() for _, gradient in pairs))
+
+    def give(self, bilm: BiLM, doc: Doc, layers: np.ndarray) -> None:
+        """Note that these layers were put on a Doc: while both stay as they are, nothing has to be computed again."""
+        number = id(layers)
+        forget = partial(_forget_given, self._given, number)
+        self._given[number] = (weakref.ref(layers, forget), bilm.version, _orths(doc))
+
+    def given(self, bilm: BiLM, doc: Doc, layers: np.ndarray | None) -> np.ndarray | None:
+        """The layers found on a Doc, if they were given here, for these weights and these tokens; else None."""
+        reference, version, orths = self._given.get(id(layers), (None, 0, b""))
+        if layers is None or reference is None or reference() is not layers or version != bilm.version:
+            return None
+        return layers if orths == _orths(doc) else None
+
+    def _spans(self, docs: Sequence[Doc]) -> list[Offsets]:
+        """What the span getter says, checked for its form. That spans cover a Doc is checked where they are read."""
+        spans = self.span_getter(docs)
+        if not isinstance(spans, list) or len(spans) != len(docs):
+            raise ElmoError(
+                f"the span getter {self.span_getter!r} must give a list with one entry a Doc, not {spans!r:.80}"
+            )
+        for offsets in spans:
+            if not isinstance(offsets, list) or not all(map(_is_offsets, offsets)):
+                raise ElmoError(
+                    f"the span getter {self.span_getter!r} must give a list of (start, end) token offsets a Doc, "
+                    f"not {offsets!r:.80}"
+                )
+        return spans
 
     def discard(self) -> None:
         """Drop gradients that wait: the weights they belong to go."""
@@ -248,8 +279,22 @@ def prepare_child_process(bilm: BiLM) -> None:
         torch.set_num_threads(1)
 
 
+def _orths(doc: Doc) -> bytes:
+    return doc.to_array("ORTH").tobytes()
+
+
 def _key(doc: Doc, offsets: Offsets) -> Key:
-    return doc.to_array("ORTH").tobytes(), tuple(offsets)
+    return _orths(doc), tuple(offsets)
+
+
+def _is_offsets(pair: object) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(end, int) for end in pair)
+
+
+def _forget_given(given: dict[int, Any], number: int, reference: object) -> None:
+    # By then the number may be that of another array.
+    if number in given and given[number][0] is reference:
+        del given[number]
 
 
 def _spread(array: Tensor, start: int, rows: np.ndarray) -> None:

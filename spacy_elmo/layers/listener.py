@@ -17,7 +17,7 @@ from thinc.api import Model
 from thinc.types import Floats2d
 
 from ..bilm import BiLM
-from ..errors import ElmoError
+from ..errors import ElmoError, NoSentencesError
 from .bilm_model import find_bilm, get_bilm
 from .doc_layers import Backprop, DocLayers
 from .scalar_mix import ScalarMix_v1
@@ -43,15 +43,19 @@ class Upstream(Protocol):
 class Link:
     """A listener's way to its `elmo` pipe. It is set when the pipeline is put together and never serialised.
 
-    A copy of a pipeline is linked to the copy's own `elmo`; a copy of the listener alone is linked to nothing.
+    A copy of a pipeline is linked to the copy's own `elmo`; a copy of the listener alone (spaCy makes one to rehearse)
+    stays linked to the same one.
+
+    fresh: set up, but not used since: what runs now may be the first pass that infers shapes.
     """
 
     def __init__(self, upstream: Upstream | None = None, component: str = "") -> None:
         self.upstream = upstream
         self.component = component
+        self.fresh = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
-        return Link(memo.get(id(self.upstream)), self.component)
+        return Link(memo.get(id(self.upstream), self.upstream), self.component)
 
 
 @spacy.registry.architectures("spacy-elmo.ElmoListener.v1")
@@ -70,17 +74,25 @@ def ElmoListener_v1(
     elmo_dropout (float): share of the mixed vector's elements dropped in training (AllenNLP's place and default, 0.5).
         The rate is this one always: spaCy's own dropout schedule does not touch it.
     """
-    if not 0.0 <= elmo_dropout < 1.0:
-        raise ElmoError(f"ElmoListener: elmo_dropout is at least 0 and below 1, not {elmo_dropout}")
+    if not grad_factor >= 0.0:
+        raise ElmoError(f"ElmoListener: grad_factor is at least 0, not {grad_factor}")
     return Model(
         "elmo_listener",
         forward,
         init=init,
-        layers=[ScalarMix_v1() if mix is None else mix],
+        layers=[_checked_mix(mix, elmo_dropout)],
         dims={"nO": None},
         # "dropout_rate" would be overwritten by spaCy in every update, hence a name of its own.
         attrs={LISTENER: upstream, LINK: Link(), "grad_factor": grad_factor, "elmo_dropout": elmo_dropout},
     )
+
+
+def _checked_mix(mix: Model[Any, Any] | None, elmo_dropout: float) -> Model[Any, Any]:
+    if not 0.0 <= elmo_dropout < 1.0:
+        raise ElmoError(f"elmo_dropout is at least 0 and below 1, not {elmo_dropout}")
+    if mix is not None and mix.name != "scalar_mix":
+        raise ElmoError(f"mix is a spacy-elmo.ScalarMix.v1, not the model '{mix.name}'")
+    return ScalarMix_v1() if mix is None else mix
 
 
 def listeners_in(model: Model[Any, Any]) -> Iterable[Model[list[Doc], list[Floats2d]]]:
@@ -114,8 +126,8 @@ def set_widths(listener: Model[Any, Any], bilm: BiLM, component: str) -> None:
     if is_initialized(listener) and known != (n_layers, width):
         raise ElmoError(
             f"component '{component}' was initialized for ELMo weights with {known[0]} layers of width {known[1]}; "
-            f"these have {n_layers} layers of width {width}. Use weights of that shape, or initialize '{component}' "
-            "anew with these."
+            f"these have {n_layers} layers of width {width}. Use weights of that shape, or take '{component}' out of "
+            "the pipeline, add it again and initialize it."
         )
     mix.set_dim("nL", n_layers, force=True)
     for node, dim in ((mix, "nI"), (mix, "nO"), (listener, "nO")):
@@ -124,8 +136,10 @@ def set_widths(listener: Model[Any, Any], bilm: BiLM, component: str) -> None:
 
 def init(model: Model[list[Doc], list[Floats2d]], X: list[Doc] | None = None, Y: Any = None) -> None:
     """Take the widths from the biLM and allocate the mix."""
-    set_widths(model, _upstream(model).loaded_bilm, model.attrs[LINK].component)
+    link = cast("Link", model.attrs[LINK])
+    set_widths(model, _upstream(model).loaded_bilm, link.component)
     model.layers[0].initialize()
+    link.fresh = True
 
 
 def forward(
@@ -140,7 +154,14 @@ def forward(
         raise ElmoError(
             f"component '{component}' is not initialized: call nlp.initialize() before it runs or is updated"
         )
-    layers, backprop_layers = upstream.layers_for(docs, is_train=is_train, listener=model)
+    try:
+        layers, backprop_layers = upstream.layers_for(docs, is_train=is_train, listener=model)
+    except NoSentencesError:
+        # Components infer their shapes from Docs that no earlier component has run on. Only the shapes count then.
+        if is_train or not model.attrs[LINK].fresh:
+            raise
+        return [model.ops.alloc2f(len(doc), model.get_dim("nO")) for doc in docs], lambda d_outputs: []
+    model.attrs[LINK].fresh = False
     return mix_layers(model, layers, backprop_layers, is_train)
 
 
@@ -209,7 +230,7 @@ def ElmoTok2Vec_v1(
         frozen=frozen,
         cache_mb=cache_mb,
     )
-    return _standalone_model(bilm, ScalarMix_v1() if mix is None else mix, elmo_dropout, doc_layers)
+    return _standalone_model(bilm, _checked_mix(mix, elmo_dropout), elmo_dropout, doc_layers)
 
 
 def allow_replacing(bilm: Model[Any, Any], doc_layers: DocLayers) -> None:
@@ -219,14 +240,13 @@ def allow_replacing(bilm: Model[Any, Any], doc_layers: DocLayers) -> None:
 
 
 def _standalone(bilm: Model[Any, Any], listener: Model[Any, Any], elmo: Any) -> Model[Any, Any]:
-    """The standalone form of a listener, with its mix as learned so far."""
+    """The standalone form of a listener, with its mix as learned so far. Raises ElmoError while `elmo` is unloaded."""
+    width = elmo.loaded_bilm.config.width
     for name in ("replace_listener", "replace_listener_cfg"):
         bilm.attrs.pop(name, None)
     doc_layers = copy.deepcopy(elmo.doc_layers)
     model = _standalone_model(bilm, listener.layers[0].copy(), listener.attrs["elmo_dropout"], doc_layers)
-    found = find_bilm(bilm)
-    if found is not None:
-        model.set_dim("nO", found.config.width)
+    model.set_dim("nO", width)
     return model
 
 

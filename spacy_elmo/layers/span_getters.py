@@ -22,7 +22,7 @@ import spacy
 from spacy.pipeline import Sentencizer
 from spacy.tokens import Doc
 
-from spacy_elmo.errors import ElmoError
+from ..errors import ElmoError, NoSentencesError
 
 Offsets: TypeAlias = list[tuple[int, int]]
 SpanGetter: TypeAlias = Callable[[Sequence[Doc]], list[Offsets]]
@@ -125,7 +125,7 @@ def _sent_spans(docs: Sequence[Doc]) -> list[Offsets]:
     spans: list[Offsets] = []
     for doc in docs:
         if len(doc) and not doc.has_annotation("SENT_START"):
-            raise ElmoError(
+            raise NoSentencesError(
                 f'sent_spans: no sentence boundaries in the Doc "{_beginning(doc)}". Put a component that sets them '
                 "(parser, senter, sentencizer) before `elmo`, and for training list it in `annotating_components` of "
                 "[training]: without that, `spacy train` gives every component bare Docs. Or use "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +16,7 @@ from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer
 
 from ..bilm import BiLM
-from ..errors import ElmoError
+from ..errors import ElmoError, WeightsError
 from ..layers.bilm_model import find_bilm, set_bilm
 from ..layers.doc_layers import Backprop, DocLayers, ignore_gradient
 from ..layers.listener import LISTENER, allow_replacing, connect, is_initialized, listeners_in, set_widths
@@ -243,7 +244,7 @@ class Elmo(TrainablePipe):
             self._trains = True
             if self._takes_gradients(listener):
                 return self.doc_layers.begin_update(bilm, docs)
-        layers = [self._stored(doc, bilm) for doc in docs]
+        layers = [self.doc_layers.given(bilm, doc, stored(doc, self.name)) for doc in docs]
         missing = [i for i, array in enumerate(layers) if array is None]
         if missing:
             remember = self._trains or self.store != "layers"
@@ -256,21 +257,16 @@ class Elmo(TrainablePipe):
         """Whether the biLM learns in this update.
 
         It does from its own ``update`` on. A listener that asks again with no ``update`` of ours in between is in an
-        update from which this pipe is excluded (frozen_components): what waits would wait for ever.
+        update from which this pipe is excluded (frozen_components): nothing more is collected.
         """
         if self.frozen or self._asked is None:
             return False
         if id(listener) in self._asked:
             self._asked = None
-            self.doc_layers.discard()
+            self.doc_layers.flush()
             return False
         self._asked.add(id(listener))
         return True
-
-    def _stored(self, doc: Doc, bilm: BiLM) -> np.ndarray | None:
-        array = stored(doc, self.name)
-        shape = (bilm.config.n_layers + 1, len(doc), bilm.config.width)
-        return array if isinstance(array, np.ndarray) and array.shape == shape else None
 
     # Annotating
 
@@ -283,6 +279,7 @@ class Elmo(TrainablePipe):
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[np.ndarray]) -> None:
         """Keep on each Doc what ``store`` says."""
+        bilm = self.loaded_bilm
         given: set[int] = set()
         for doc, layers in zip(docs, scores, strict=True):
             if self.store == "none":
@@ -294,6 +291,7 @@ class Elmo(TrainablePipe):
                 # What is on a Doc is its own: not the memo's, nor that of the same text elsewhere in the batch.
                 kept = layers.copy() if self._trains or id(layers) in given else layers
                 given.add(id(layers))
+                self.doc_layers.give(bilm, doc, kept)
             store_layers(doc, self.name, kept)
             if self.vectors:
                 set_vector_hooks(doc, self.name)
@@ -356,13 +354,25 @@ class Elmo(TrainablePipe):
     # Serialisation
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> Elmo:
-        """Load weights from ``to_bytes``. Listeners are told the widths when the pipeline is linked next."""
-        self.doc_layers.discard()
-        super().from_bytes(bytes_data, exclude=exclude)
+        """Load weights from ``to_bytes``. Listeners are told the widths when the pipeline is linked next.
+
+        Raises WeightsError for bytes that are not those of a component `elmo`.
+        """
+        with self._loading("bytes"):
+            super().from_bytes(bytes_data, exclude=exclude)
         return self
 
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> Elmo:
-        """Load weights from ``to_disk``."""
-        self.doc_layers.discard()
-        super().from_disk(path, exclude=exclude)
+        """Load weights from ``to_disk``. Raises WeightsError for a folder that is not that of a component `elmo`."""
+        with self._loading(str(path)):
+            super().from_disk(path, exclude=exclude)
         return self
+
+    @contextmanager
+    def _loading(self, source: str) -> Iterator[None]:
+        self.doc_layers.discard()
+        try:
+            yield
+        except Exception as error:
+            # A broken file shows in msgpack, in thinc or in the file system: one error for them all.
+            raise WeightsError(f"component '{self.name}' cannot be loaded from {source}: {error}") from error
