@@ -15,6 +15,10 @@ StartPolicy = Literal["zero", "warm"]
 # The published models' character CNN (Peters et al., 2018): 2,048 filters of widths 1 to 7.
 PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
+# Sizes of tensors are int64. No stored tensor tells the characters of a word: beyond this, no text fits into memory.
+_LARGEST_COUNT = 2**63 - 1
+_LARGEST_COLUMNS = 2**16
+
 
 @dataclass(frozen=True, kw_only=True)
 class BiLMConfig:
@@ -54,21 +58,15 @@ class BiLMConfig:
         for name in ("lstm_dim", "projection_dim", "n_layers", "char_dim"):
             _check_count(name, getattr(self, name), at_least=1)
         _check_count("n_highway", self.n_highway, at_least=0)
-        _check_count("max_characters_per_token", self.max_characters_per_token, at_least=3)
+        _check_count("max_characters_per_token", self.max_characters_per_token, at_least=3, at_most=_LARGEST_COLUMNS)
         for name in ("cell_clip", "proj_clip"):
-            value = getattr(self, name)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf
-            ):
-                raise ElmoError(f"{name} is a positive number, or null for no clipping, not {value!r}")
-            # One spelling of "no clip", so that equal models have equal configs.
-            object.__setattr__(self, name, float(value) if value else None)
+            object.__setattr__(self, name, _checked_clip(name, getattr(self, name)))
         if not isinstance(self.use_skip_connections, bool):
-            raise ElmoError(f"use_skip_connections is true or false, not {self.use_skip_connections!r}")
+            raise ElmoError(f"use_skip_connections is true or false, not {_shown(self.use_skip_connections)}")
         if self.activation not in get_args(Activation):
-            raise ElmoError(f"activation is 'relu' or 'tanh', not {self.activation!r}")
+            raise ElmoError(f"activation is 'relu' or 'tanh', not {_shown(self.activation)}")
         if self.state not in get_args(StartPolicy):
-            raise ElmoError(f"state is 'zero' or 'warm', not {self.state!r}")
+            raise ElmoError(f"state is 'zero' or 'warm', not {_shown(self.state)}")
         if self.projection_dim > self.lstm_dim:
             raise ElmoError(
                 f"projection_dim ({self.projection_dim}) is larger than the LSTM's cells ({self.lstm_dim}): "
@@ -89,10 +87,10 @@ class BiLMConfig:
             raise ElmoError("n_words is for word-table input: leave it out, or set filters to null")
         filters = self.filters
         if not isinstance(filters, (list, tuple)) or not filters:
-            raise ElmoError(f"filters is a list of [width, count] pairs, not {filters!r}")
+            raise ElmoError(f"filters is a list of [width, count] pairs, not {_shown(filters)}")
         for pair in filters:
             if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-                raise ElmoError(f"filters is a list of [width, count] pairs; found {pair!r}")
+                raise ElmoError(f"filters is a list of [width, count] pairs; found {_shown(pair)}")
             _check_count("a filter's width", pair[0], at_least=1)
             _check_count("a filter's count", pair[1], at_least=1)
             if pair[0] > self.max_characters_per_token:
@@ -180,9 +178,35 @@ class BiLMConfig:
         return options
 
 
-def _check_count(name: str, value: object, *, at_least: int) -> None:
+def _checked_clip(name: str, value: object) -> float | None:
+    """The bound; None for 0 too: one spelling of "no clip", so that equal models have equal configs."""
+    if value is None:
+        return None
+    try:
+        clip = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number beyond all floats
+        clip = math.inf
+    if not 0 <= clip < math.inf:
+        raise ElmoError(f"{name} is a positive number, or null for no clipping, not {_shown(value)}")
+    return clip or None
+
+
+def _check_count(name: str, value: object, *, at_least: int, at_most: int = _LARGEST_COUNT) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise ElmoError(f"{name} is a whole number of at least {at_least}, not {value!r}")
+        raise ElmoError(f"{name} is a whole number of at least {at_least}, not {_shown(value)}")
+    if value > at_most:
+        raise ElmoError(f"{name} is a whole number of at most {at_most}, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """A value for an error, cut where it is long; Python refuses to write out the longest whole numbers."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"a whole number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except ValueError:  # such a number inside
+        text = f"a {type(value).__name__} with a number of thousands of digits"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _section(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:

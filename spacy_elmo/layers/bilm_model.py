@@ -177,7 +177,7 @@ def random_bilm(
         cell_clip=cell_clip,
         proj_clip=proj_clip,
         use_skip_connections=use_skip_connections,
-        filters=tuple((width, count) for width, count in filters),
+        filters=filters,  # type: ignore[arg-type]
         activation=activation,  # type: ignore[arg-type]
         n_highway=n_highway,
         char_dim=char_dim,

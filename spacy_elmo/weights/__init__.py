@@ -6,13 +6,11 @@ from pathlib import Path
 
 from ..bilm.model import BiLM
 from ..errors import WeightsError
-from .bilm_hdf5 import OPTIONS_NAME, load_bilm_hdf5, only_hdf5, options_in, save_bilm_hdf5
-from .files import HDF5_MAGIC, ZIP_MAGIC, check_weights_file
+from .bilm_hdf5 import load_bilm_hdf5, save_bilm_hdf5
+from .files import HDF5_MAGIC, ZIP_MAGIC, check_weights_file, exists, is_folder, names_in
+from .folders import CONFIG_NAME, MODEL_NAME, OPTIONS_NAME, SOFTMAX_NAME, interrupted, only_hdf5, options_in
 from .layout import listed
 from .native import (
-    CONFIG_NAME,
-    MODEL_NAME,
-    SOFTMAX_NAME,
     bilm_from_bytes,
     bilm_to_bytes,
     load_native,
@@ -51,15 +49,19 @@ def load_bilm(path: Path | str, weights: Path | str | None = None) -> BiLM:
     path = Path(path)
     if weights is not None:
         return load_bilm_hdf5(path, weights)
-    if not path.exists():
-        raise WeightsError(f"{path}: no such file or folder")
-    if path.is_dir():
+    if not exists(path):
+        hint = interrupted(path.parent) if path.name == OPTIONS_NAME and is_folder(path.parent) else ""
+        raise WeightsError(f"{path}: no such file or folder{hint}")
+    if is_folder(path):
         return _load_folder(path)
     head = check_weights_file(path)
     if head.startswith(HDF5_MAGIC):
         options = options_in(path.parent)
         if options is None:
-            raise WeightsError(f"{path}: has no {OPTIONS_NAME} beside it: load_bilm(<the options file>, {str(path)!r})")
+            raise WeightsError(
+                f"{path}: has no {OPTIONS_NAME} beside it: load_bilm(<the options file>, {str(path)!r})"
+                f"{interrupted(path.parent)}"
+            )
         return load_bilm_hdf5(options, path)
     if path.suffix == ".safetensors":
         return load_native(path)
@@ -75,19 +77,23 @@ def load_bilm(path: Path | str, weights: Path | str | None = None) -> BiLM:
 
 
 def save_bilm(bilm: BiLM, path: Path | str) -> None:
-    """Save a biLM as a folder in our own format: see `native.py`. Raises WeightsError for NaN or infinite weights."""
+    """Save a biLM as a folder in our own format: see `native.py`.
+
+    Raises WeightsError for NaN or infinite weights, a folder that holds a model in HDF5, or one that cannot be
+    written; then what was there stays.
+    """
     save_native(bilm, path)
 
 
 def _load_folder(folder: Path) -> BiLM:
     # Ours first: a model that was also exported to HDF5 lies there twice, and ours holds its start state too.
-    if (folder / MODEL_NAME).exists():
+    if exists(folder / MODEL_NAME):
         return load_native(folder)
     options = options_in(folder)
     if options is not None:
         return load_bilm_hdf5(options, only_hdf5(folder))
-    names = sorted(path.name for path in folder.iterdir() if path.name != SOFTMAX_NAME)
+    names = [name for name in names_in(folder) if name != SOFTMAX_NAME]
     raise WeightsError(
         f"{folder}: holds no biLM: neither {MODEL_NAME} nor {OPTIONS_NAME} with an .hdf5 file "
-        f"(found: {listed(names) or 'nothing'})"
+        f"(found: {listed(names) or 'nothing'}){interrupted(folder)}"
     )

@@ -12,13 +12,11 @@ import torch
 
 from ..bilm.model import BiLM
 from ..errors import WeightsError
-from .files import HDF5_MAGIC, check_weights_file, read_json, replacing, write_json
-from .layout import check_shapes, checked_values, layout, listed
-from .native import check_n_characters, config_from, fill, made_folder, new_bilm
-from .vocabulary import VOCABULARY_NAMES, read_words, write_words
-
-OPTIONS_NAME = "options.json"
-WEIGHTS_NAME = "weights.hdf5"
+from .files import HDF5_MAGIC, Content, check_weights_file, exists, json_bytes, made_folder, read_json, write_files
+from .folders import OPTIONS_NAME, WEIGHTS_NAME, interrupted, refuse_beside_others
+from .layout import check_shapes, checked_values, layout
+from .native import check_n_characters, config_from, fill, new_bilm
+from .vocabulary import VOCABULARY_NAMES, read_words, word_lines
 
 # What h5py raises for damaged files, depending on where the damage lies.
 _HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
@@ -32,6 +30,8 @@ def load_bilm_hdf5(options_path: Path | str, weights_path: Path | str) -> BiLM:
     Raises WeightsError for anything missing, broken or inconsistent, and if h5py is not installed.
     """
     options_path, weights_path = Path(options_path), Path(weights_path)
+    if weights_path.parent == options_path.parent and exists(weights_path) and not exists(options_path):
+        raise WeightsError(f"{options_path}: no such file{interrupted(weights_path.parent)}")
     options = read_json(options_path)
     if not isinstance(options, Mapping):
         raise WeightsError(f"{options_path}: the options are a JSON object, not {type(options).__name__}")
@@ -70,25 +70,33 @@ def save_bilm_hdf5(bilm: BiLM, folder: Path | str) -> None:
 
     The format has no place for a start state: a saved model starts from zeros. One layer is named like the first of
     several, the only name that the public loaders know.
-    Raises WeightsError if a weight is NaN or infinite, a word does not fit a vocabulary file, or h5py is missing.
+    Raises WeightsError if a weight is NaN or infinite, a word does not fit a vocabulary file, h5py is missing, the
+    folder holds a model of another format or other names, or it cannot be written; then what was there stays.
     """
     h5py = _h5py()
     folder = made_folder(folder)
+    refuse_beside_others(folder)
     stored = bilm.state_dict()
     for entry in layout(bilm.config):
         checked_values(stored[entry.parameter], entry.parameter, str(folder))
-    with replacing(folder / WEIGHTS_NAME) as temporary:
-        with h5py.File(temporary, "w") as file:
-            for entry in layout(bilm.config):
-                values = stored[entry.parameter].detach().to(device="cpu", dtype=torch.float32)
-                file.create_dataset(entry.dataset, data=values.contiguous().view(entry.dataset_shape).numpy())
-        if bilm.vocabulary is not None:
-            write_words(bilm.vocabulary, folder / "vocabulary.txt")
-        # From here until they are written again there are no options: a save that is killed leaves no readable mixture.
-        (folder / OPTIONS_NAME).unlink(missing_ok=True)
-    options = bilm.config.to_options()
-    options["state"] = "zero"
-    write_json(options, folder / OPTIONS_NAME)
+    # The options last: without them nothing is read, so a save that is killed leaves no readable mixture.
+    contents: dict[Path, Content] = {folder / WEIGHTS_NAME: _hdf5_image(bilm, h5py)}
+    if bilm.vocabulary is not None:
+        path = folder / "vocabulary.txt"
+        contents[path] = word_lines(bilm.vocabulary, path)
+    contents[folder / OPTIONS_NAME] = json_bytes({**bilm.config.to_options(), "state": "zero"})
+    write_files(contents)
+
+
+def _hdf5_image(bilm: BiLM, h5py: ModuleType) -> bytes:
+    """The bytes of the HDF5 file, made in memory: where its own writer fails (a full disk), it ends the process."""
+    stored = bilm.state_dict()
+    with h5py.File(WEIGHTS_NAME, "w", driver="core", backing_store=False) as file:
+        for entry in layout(bilm.config):
+            values = stored[entry.parameter].detach().to(device="cpu", dtype=torch.float32)
+            file.create_dataset(entry.dataset, data=values.contiguous().view(entry.dataset_shape).numpy())
+        file.flush()
+        return bytes(file.id.get_file_image())
 
 
 def _h5py() -> ModuleType:
@@ -135,27 +143,6 @@ def _with_n_words(options: Mapping[str, Any], shapes: Mapping[str, tuple[int, ..
 
 def _vocabulary_beside(weights_path: Path) -> list[str] | None:
     for name in VOCABULARY_NAMES:
-        if weights_path.with_name(name).exists():
+        if exists(weights_path.with_name(name)):
             return read_words(weights_path.with_name(name))
     return None
-
-
-def options_in(folder: Path) -> Path | None:
-    """The options of a folder: `options.json`, or the only file whose name ends like that (published models)."""
-    if (folder / OPTIONS_NAME).exists():
-        return folder / OPTIONS_NAME
-    found = list(folder.glob(f"*{OPTIONS_NAME}"))
-    return found[0] if len(found) == 1 else None
-
-
-def only_hdf5(folder: Path) -> Path:
-    """The one .hdf5 file of a folder. WeightsError if there is none, or more than one."""
-    found = sorted(path for path in folder.iterdir() if path.suffix in (".hdf5", ".h5") and path.is_file())
-    if not found:
-        raise WeightsError(f"{folder}: has options, but no .hdf5 file of weights")
-    if len(found) > 1:
-        raise WeightsError(
-            f"{folder}: has several .hdf5 files ({listed([path.name for path in found])}): name the weights, "
-            "load_bilm(<the options file>, <the .hdf5 file>)"
-        )
-    return found[0]

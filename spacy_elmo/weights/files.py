@@ -1,20 +1,82 @@
-"""Reading and writing single files safely: whole or not at all, and with an error that names the file."""
+"""Reading and writing files safely: whole or not at all, and with an error that names the file and the reason.
+
+Every touch of the disk by this room goes through here, so that nobody meets a bare OSError.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..errors import WeightsError
+
+# What a file gets: its bytes, a function that writes them, or None: no such file shall be there.
+Content = bytes | Callable[[IO[bytes]], object] | None
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 ZIP_MAGIC = b"PK\x03\x04"
 _LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
+
+# ".model.safetensors.1234-0a1b2c3d.tmp": the file it becomes, the process that writes it, a number of its own.
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)-[0-9a-f]{8}\.tmp", re.DOTALL)
+_ABANDONED_AFTER = 24 * 3600  # seconds; what nobody has written to for so long is no save under way
+_our_temporaries: set[str] = set()  # names that this process is writing now
+
+
+@contextmanager
+def clear_errors(path: Path, what: str) -> Iterator[None]:
+    """Turn an OSError into a WeightsError that says which file, what could not be done with it, and why.
+
+    what: "cannot be read", "cannot be written", ...
+    """
+    try:
+        possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        raise WeightsError(f"{str(path)!r}: {what}: no file can have this name")
+    try:
+        yield
+    except OSError as error:
+        raise WeightsError(f"{path}: {what}: {_reason(error, path)}") from error
+
+
+def _reason(error: OSError, path: Path) -> str:
+    if error.errno == errno.ENOENT:
+        return f"there is no folder {path.parent}" if not os.path.isdir(path.parent) else "there is no such file"
+    if error.errno == errno.ENOTDIR:
+        return f"{path.parent} is not a folder"
+    return error.strerror or str(error)
+
+
+def exists(path: Path) -> bool:
+    """Whether a file or folder is there. WeightsError if that cannot be found out."""
+    with clear_errors(path, "cannot be read"):
+        return path.exists()
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there, for all that can be told: what is done with the path next says what is wrong."""
+    return os.path.isdir(path)  # Path.is_dir raises for names that are too long or may not be looked at
+
+
+def made_folder(path: Path | str) -> Path:
+    """The folder, made if it is not there. WeightsError if it cannot be made."""
+    folder = Path(path)
+    with clear_errors(folder, "cannot be made a folder"):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise WeightsError(f"{folder}: cannot be made a folder, there is a file of that name") from error
+    return folder
 
 
 @contextmanager
@@ -22,32 +84,112 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; what was written there takes its place when the block ends well.
 
     A killed process leaves either the old file or the new one, never half of one. On an error the temporary file is
-    removed and the old one stays.
+    removed and the old one stays. Raises WeightsError for any OSError, one in the block too.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
+    with _beside(path) as temporary, clear_errors(path, "cannot be written"):
         yield temporary
         # Data before name: otherwise a power cut can leave the new name on an empty file.
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
+
+
+def write_files(contents: Mapping[Path, Content]) -> None:
+    """Replace files of one folder that belong together.
+
+    contents: what each file gets, the most important one first; the others describe it and may be missing.
+    All are written beside before any of the old ones is touched: on an error those stay as they were. Then the old
+    ones go, the last first and all but the first, and the new ones come in order. So a process that is killed at any
+    point leaves the old files, the new ones, or the first ones of either alone: never a mixture.
+    Raises WeightsError naming the file and the reason.
+    """
+    first, *others = contents
+    with ExitStack() as stack:
+        temporaries: dict[Path, Path] = {}
+        for path, content in contents.items():
+            temporary = stack.enter_context(_beside(path))
+            if content is None:
+                continue
+            temporaries[path] = temporary
+            with clear_errors(path, "cannot be written"), temporary.open("wb") as file:
+                if isinstance(content, bytes):
+                    file.write(content)
+                else:
+                    content(file)
+                file.flush()
+                os.fsync(file.fileno())  # as in `replacing`
+        for path in [*reversed(others), *([first] if contents[first] is None else [])]:
+            with clear_errors(path, "cannot be removed"):
+                path.unlink(missing_ok=True)
+        for path, temporary in temporaries.items():
+            with clear_errors(path, "cannot be written"):
+                os.replace(temporary, path)
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, gone at the end; what killed processes left for the same file goes too."""
+    if is_folder(path):
+        raise WeightsError(f"{path}: is a folder where a file was expected")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    _remove_abandoned(path)
+    _our_temporaries.add(temporary.name)
+    try:
+        yield temporary
+    finally:
+        _our_temporaries.discard(temporary.name)
+        with suppress(OSError, ValueError):
             temporary.unlink()
-        raise
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove the temporary files that killed saves of `path` left. Those of running ones stay."""
+    # What cannot be listed or removed is in nobody's way; the save itself says what is wrong with the folder.
+    with suppress(OSError, ValueError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            match = _TEMPORARY.fullmatch(entry.name)
+            if match is None or match["name"] != path.name or entry.name in _our_temporaries:
+                continue
+            with suppress(OSError):
+                old = time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_AFTER
+                if old or not _may_run(int(match["process"])):
+                    os.unlink(entry.path)
+
+
+def _may_run(process: int) -> bool:
+    """Whether another process of this number may be running."""
+    if process == os.getpid():  # an earlier one: in containers every run may have the same number
+        return False
+    if os.name == "nt":  # os.kill would end it there
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of that name is what a save that was killed, or one that goes on, left."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names of all that lies in a folder, sorted. WeightsError if it cannot be read."""
+    with clear_errors(folder, "cannot be read"):
+        return sorted(os.listdir(folder))
 
 
 def check_weights_file(path: Path) -> bytes:
     """First bytes of a file of weights. WeightsError if it is missing, empty, a folder or a git-LFS pointer."""
-    if not path.exists():
+    if not exists(path):
         raise WeightsError(f"{path}: no such file")
-    if path.is_dir():
+    if is_folder(path):
         raise WeightsError(f"{path}: is a folder where a file was expected")
-    try:
-        with path.open("rb") as file:
-            head = file.read(64)
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be read: {error}") from error
+    with clear_errors(path, "cannot be read"), path.open("rb") as file:
+        head = file.read(64)
     if not head:
         raise WeightsError(f"{path}: the file is empty")
     if head.startswith(_LFS_MAGIC):
@@ -58,18 +200,26 @@ def check_weights_file(path: Path) -> bytes:
     return head
 
 
+def read_text(path: Path) -> str:
+    """Text in UTF-8, line ends as they are. WeightsError if it is missing, empty or not UTF-8."""
+    check_weights_file(path)
+    with clear_errors(path, "cannot be read"):
+        data = path.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise WeightsError(f"{path}: is not text in UTF-8: {error}") from error
+
+
 def read_json(path: Path) -> Any:
     """What a JSON file holds. WeightsError if it is missing or broken."""
-    check_weights_file(path)
+    text = read_text(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise WeightsError(f"{path}: is not valid JSON: {error}") from error
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be read: {error}") from error
 
 
-def write_json(value: Any, path: Path) -> None:
-    """Write JSON in ASCII, so that any string survives, lone surrogates included."""
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="ascii")
+def json_bytes(value: Any) -> bytes:
+    """JSON in ASCII, so that any string survives, lone surrogates included."""
+    return json.dumps(value, indent=2).encode("ascii") + b"\n"

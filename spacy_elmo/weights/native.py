@@ -15,6 +15,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -28,13 +29,19 @@ from ..bilm.config import BiLMConfig
 from ..bilm.model import BiLM
 from ..bilm.softmax import FullSoftmax
 from ..errors import ElmoError, WeightsError
-from .files import HDF5_MAGIC, ZIP_MAGIC, check_weights_file, read_json, replacing, write_json
+from .files import (
+    HDF5_MAGIC,
+    ZIP_MAGIC,
+    check_weights_file,
+    exists,
+    is_folder,
+    json_bytes,
+    made_folder,
+    read_json,
+    write_files,
+)
+from .folders import CONFIG_NAME, MODEL_NAME, SOFTMAX_NAME, VOCABULARY_NAME, refuse_beside_hdf5
 from .layout import check_shapes, checked_values, layout, start_state_shapes
-
-MODEL_NAME = "model.safetensors"
-CONFIG_NAME = "config.json"
-VOCABULARY_NAME = "vocabulary.json"
-SOFTMAX_NAME = "softmax.safetensors"
 
 _CONFIG_KEY = "spacy_elmo_config"
 _VOCABULARY_KEY = "spacy_elmo_vocabulary"
@@ -42,19 +49,22 @@ _VERSION_KEY = "spacy_elmo_version"
 
 
 def save_native(bilm: BiLM, path: Path | str) -> None:
-    """Save a biLM as a folder, made if it is not there. Each file is replaced whole or not at all.
+    """Save a biLM as a folder, made if it is not there, in place of the one of this format that it may hold.
 
-    Raises WeightsError if a weight is NaN or infinite, or `path` is a file; then nothing is written.
+    Raises WeightsError if a weight is NaN or infinite, the folder holds a model in HDF5, or it cannot be written
+    (`path` is a file, the disk is full, ...); then what was there stays.
     """
     folder = made_folder(path)
+    refuse_beside_hdf5(folder)
     tensors = _finite_tensors(bilm, str(folder))
-    with replacing(folder / MODEL_NAME) as temporary, temporary.open("wb") as file:
-        _write(file, tensors, _metadata(bilm))
-    write_json(bilm.config.to_options(), folder / CONFIG_NAME)
-    if bilm.vocabulary is not None:
-        write_json(bilm.vocabulary, folder / VOCABULARY_NAME)
-    else:
-        (folder / VOCABULARY_NAME).unlink(missing_ok=True)  # of another model that was saved here
+    write_files(
+        {
+            folder / MODEL_NAME: partial(_write, tensors=tensors, metadata=_metadata(bilm)),
+            folder / CONFIG_NAME: json_bytes(bilm.config.to_options()),
+            # None: remove that of another model that was saved here.
+            folder / VOCABULARY_NAME: None if bilm.vocabulary is None else json_bytes(bilm.vocabulary),
+        }
+    )
 
 
 def load_native(path: Path | str) -> BiLM:
@@ -65,10 +75,10 @@ def load_native(path: Path | str) -> BiLM:
     Raises WeightsError for anything missing, broken or inconsistent.
     """
     path = Path(path)
-    file = path / MODEL_NAME if path.is_dir() else path
+    file = path / MODEL_NAME if is_folder(path) else path
     config_path, vocabulary_path = file.with_name(CONFIG_NAME), file.with_name(VOCABULARY_NAME)
     with _opened(file) as stored:
-        beside = read_json(config_path) if config_path.exists() else None
+        beside = read_json(config_path) if exists(config_path) else None
         options = stored.options if stored.options is not None else beside
         if options is None:
             raise WeightsError(f"{file}: its header has no config, and there is no {CONFIG_NAME} beside it")
@@ -80,7 +90,7 @@ def load_native(path: Path | str) -> BiLM:
             )
         check_n_characters(beside or options, stored.shapes.get("token_encoder.char_embed"), str(config_path))
         vocabulary = stored.vocabulary
-        if vocabulary is None and config.filters is None and vocabulary_path.exists():
+        if vocabulary is None and config.filters is None and exists(vocabulary_path):
             vocabulary = read_json(vocabulary_path)
         return _build(config, vocabulary, stored, str(file))
 
@@ -119,15 +129,15 @@ def bilm_from_bytes(data: bytes) -> BiLM:
 def save_softmax(softmax: FullSoftmax, path: Path | str) -> None:
     """Save the output layer of pretraining, W (V, P) and b (V,).
 
-    path: a file, or a folder: then `softmax.safetensors` in it. Raises WeightsError if a weight is NaN or infinite.
+    path: a file, or a folder: then `softmax.safetensors` in it.
+    Raises WeightsError if a weight is NaN or infinite, or the file cannot be written; then an older one stays.
     """
     path = Path(path)
-    file = path / SOFTMAX_NAME if path.is_dir() else path
+    file = path / SOFTMAX_NAME if is_folder(path) else path
     tensors = {name: getattr(softmax, name).detach() for name in ("W", "b")}
     for name, tensor in tensors.items():
         checked_values(tensor, name, "the softmax")
-    with replacing(file) as temporary, temporary.open("wb") as stream:
-        _write(stream, tensors, {_VERSION_KEY: __version__})
+    write_files({file: partial(_write, tensors=tensors, metadata={_VERSION_KEY: __version__})})
 
 
 def load_softmax(path: Path | str) -> FullSoftmax:
@@ -136,7 +146,7 @@ def load_softmax(path: Path | str) -> FullSoftmax:
     Raises WeightsError for anything missing, broken or inconsistent.
     """
     path = Path(path)
-    file = path / SOFTMAX_NAME if path.is_dir() else path
+    file = path / SOFTMAX_NAME if is_folder(path) else path
     with _opened(file) as stored:
         shape = stored.shapes.get("W", ())
         if len(shape) != 2 or 0 in shape:
@@ -282,13 +292,3 @@ def _write(file: IO[bytes], tensors: Mapping[str, torch.Tensor], metadata: Mappi
     for _, tensor in sorted(tensors.items()):
         values = tensor.to(device="cpu", dtype=torch.float32).contiguous().numpy()
         file.write((values if sys.byteorder == "little" else values.byteswap()).data)
-
-
-def made_folder(path: Path | str) -> Path:
-    """The folder, made if it is not there. WeightsError if a file has its name."""
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise WeightsError(f"{folder}: cannot be made a folder, there is a file of that name") from error
-    return folder

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..bilm.characters import BOS, EOS, UNK
 from ..errors import WeightsError
-from .files import check_weights_file, read_json, replacing
+from .files import read_json, read_text, write_files
 
 # What may lie beside weights that read words, in the order in which they are tried.
 VOCABULARY_NAMES = ("vocabulary.txt", "vocabulary.json", "vocab.txt")
@@ -21,10 +21,11 @@ def save_vocabulary(words: Sequence[str], path: Path | str) -> None:
     """Write the vocabulary of an output layer, one word a line.
 
     words: ``<S>``, ``</S>`` and ``<UNK>``, then the others in descending frequency, each once.
-    Raises WeightsError for other first words, a repeated word, or a word that no line can hold.
+    Raises WeightsError for other first words, a repeated word, a word that no line can hold, or a file that cannot be
+    written; then an older one stays.
     """
     _check_vocabulary(words, Path(path))
-    write_words(words, path)
+    write_files({Path(path): word_lines(words, Path(path))})
 
 
 def load_vocabulary(path: Path | str) -> list[str]:
@@ -34,12 +35,11 @@ def load_vocabulary(path: Path | str) -> list[str]:
     return words
 
 
-def write_words(words: Sequence[str], path: Path | str) -> None:
-    """Write one word a line, UTF-8; an empty word is an empty line.
+def word_lines(words: Sequence[str], path: Path) -> bytes:
+    """What a file of one word a line holds, in UTF-8; an empty word is an empty line.
 
-    Raises WeightsError for a word with a line break or a lone surrogate. Nothing is written then.
+    path: of the file, for the error. Raises WeightsError for a word with a line break or a lone surrogate.
     """
-    path = Path(path)
     lines = []
     for number, word in enumerate(words):
         if "\n" in word or "\r" in word:
@@ -48,8 +48,7 @@ def write_words(words: Sequence[str], path: Path | str) -> None:
             lines.append(word.encode("utf-8") + b"\n")
         except UnicodeEncodeError as error:
             raise WeightsError(f"{path}: word {number}, {word!r}, has a lone surrogate: it is not UTF-8") from error
-    with replacing(path) as temporary:
-        temporary.write_bytes(b"".join(lines))
+    return b"".join(lines)
 
 
 def read_words(path: Path | str) -> list[str]:
@@ -63,13 +62,8 @@ def read_words(path: Path | str) -> list[str]:
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise WeightsError(f"{path}: a vocabulary in JSON is a list of strings")
         return words
-    check_weights_file(path)
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise WeightsError(f"{path}: is not text in UTF-8: {error}") from error
     # Only "\n" ends a line: str.splitlines would cut words that hold other separators, such as U+2028.
-    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    return read_text(path).replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def _check_vocabulary(words: Sequence[str], path: Path) -> None:

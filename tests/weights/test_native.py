@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,36 +134,6 @@ def test_another_model_in_the_same_folder_replaces_all(tmp_path: Path) -> None:
     save_native(bilm, tmp_path)
     assert_same(load_native(tmp_path), bilm)
     assert not (tmp_path / "vocabulary.json").exists()
-
-
-@pytest.mark.parametrize("replaced", [1, 2])
-def test_a_save_killed_between_its_files_leaves_no_mixture(tmp_path: Path, replaced: int) -> None:
-    """A real process that ends without clean-up in the n-th os.replace."""
-    old, new = filled(BiLM(config())), filled(BiLM(config(cell_clip=1.0)), seed=1)
-    save_native(old, tmp_path / "model")
-    save_native(new, tmp_path / "new")
-    script = (
-        "import os, sys\n"
-        "from spacy_elmo.weights import load_native, save_native\n"
-        "new, calls, replace = load_native(sys.argv[1]), [], os.replace\n"
-        "def dying(source, target):\n"
-        "    calls.append(target)\n"
-        "    if len(calls) == int(sys.argv[3]):\n"
-        "        os._exit(9)\n"
-        "    replace(source, target)\n"
-        "os.replace = dying\n"
-        "save_native(new, sys.argv[2])\n"
-    )
-    arguments = [str(tmp_path / "new"), str(tmp_path / "model"), str(replaced)]
-    done = subprocess.run([sys.executable, "-c", script, *arguments], env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 9
-    if replaced == 1:
-        assert_same(load_native(tmp_path / "model"), old)
-        return
-    with pytest.raises(WeightsError, match=r"config\.json.*Delete config\.json"):
-        load_native(tmp_path / "model")
-    (tmp_path / "model" / "config.json").unlink()
-    assert_same(load_native(tmp_path / "model"), new)
 
 
 def test_a_failed_save_keeps_the_old_model(small: BiLM, tmp_path: Path) -> None:
