@@ -8,7 +8,7 @@ class ElmoError(ValueError):
 
 
 class WeightsError(ElmoError):
-    """A file of weights that is missing, broken or at odds with its options."""
+    """A file of weights that is missing, broken, at odds with its options, or cannot be written."""
 
 
 class NoSentencesError(ElmoError):

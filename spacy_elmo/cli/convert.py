@@ -28,4 +28,4 @@ def convert(
 
         bilm = load_bilm(source)
         (save_bilm if to is Format.native else save_bilm_hdf5)(bilm, target)
-    typer.echo(f"{to.value}: {target}")
+        typer.echo(f"{to.value}: {target}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,9 +16,27 @@ from ..errors import ElmoError
 
 @contextmanager
 def clean_errors() -> Iterator[None]:
-    """Print an error of ours as a message instead of a traceback, and exit with status 1."""
+    """Print an error of ours, or of files, as a message instead of a traceback, and exit with status 1.
+
+    What the terminal's encoding cannot show is printed as ``?`` meanwhile.
+    """
+    stream = sys.stdout
+    errors = stream.errors
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
     try:
         yield
-    except ElmoError as error:
-        msg.fail(str(error))
+    except (ElmoError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EPIPE:
+            raise  # nobody reads any more: `elmo perplexity ... | head`
+        msg.fail(_printable(str(error)))
         raise typer.Exit(1) from None
+    finally:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
+
+
+def _printable(text: str) -> str:
+    # wasabi encodes with the terminal's encoding and decodes as UTF-8: both know ASCII.
+    encoding = (sys.stdout.encoding or "utf8").lower()
+    return text if encoding in ("utf-8", "utf8") else text.encode("ascii", "replace").decode()

@@ -16,9 +16,9 @@ def info(model: Path = typer.Argument(..., help="Weights of any format that spac
         from ..weights import load_bilm
 
         bilm = load_bilm(model)
-    typer.echo(f"{sum(parameter.numel() for parameter in bilm.parameters()):,} parameters")
-    typer.echo(f"{bilm.config.n_layers + 1} layers of vectors of width {bilm.config.width}")
-    typer.echo(json.dumps(bilm.config.to_options(), indent=1))
-    meta = model / "meta.json"
-    if meta.is_file():
-        typer.echo(meta.read_text(encoding="utf8"))
+        typer.echo(f"{sum(parameter.numel() for parameter in bilm.parameters()):,} parameters")
+        typer.echo(f"{bilm.config.n_layers + 1} layers of vectors of width {bilm.config.width}")
+        typer.echo(json.dumps(bilm.config.to_options(), indent=1))
+        meta = model / "meta.json"
+        if meta.is_file():
+            typer.echo(meta.read_text(encoding="utf8", errors="replace"))

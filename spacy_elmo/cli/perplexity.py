@@ -8,12 +8,13 @@ from typing import Optional
 
 import typer
 
+from ..errors import ElmoError
 from .errors import clean_errors
 
 
 # Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def perplexity(
-    model: Path = typer.Argument(..., help="Folder that `elmo pretrain` wrote, such as training/model-best"),
+    model: Path = typer.Argument(..., help="Folder that `elmo pretrain` wrote, such as training/bilm/model-best"),
     text: Optional[Path] = typer.Argument(None, help="Raw text; without it, the dev corpus of the config"),  # noqa: UP045
     per_sentence: bool = typer.Option(False, "--per-sentence", help="A line for each sentence"),
     config: Optional[Path] = typer.Option(None, help="Config of the dev corpus [default: the model's own]"),  # noqa: UP045
@@ -24,14 +25,19 @@ def perplexity(
     with clean_errors():
         from ..pretraining.measure import measure
 
+        if output is not None:  # before the work
+            if output.is_dir():
+                raise ElmoError(f"--output {output} is a folder: give the name of a file")
+            output.parent.mkdir(parents=True, exist_ok=True)
         report = measure(model, text=text, config=config, lang=lang, per_sentence=per_sentence)
-    if per_sentence:
-        typer.echo("joint\tforward\tbackward\ttargets\tsentence")
-        for one, words in report.sentences:
-            typer.echo(f"{one.joint:.2f}\t{one.forward:.2f}\t{one.backward:.2f}\t{one.n_targets}\t{' '.join(words)}")
-    figures = report.figures()
-    for name, value in figures.items():
-        typer.echo(f"{name.replace('_', ' '):<20} {value:{',' if isinstance(value, int) else ',.4f'}}")
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf8")
+        if per_sentence:
+            typer.echo("joint\tforward\tbackward\ttargets\tsentence")
+            for one, words in report.sentences:
+                typer.echo(
+                    f"{one.joint:.2f}\t{one.forward:.2f}\t{one.backward:.2f}\t{one.n_targets}\t{' '.join(words)}"
+                )
+        figures = report.figures()
+        for name, value in figures.items():
+            typer.echo(f"{name.replace('_', ' '):<20} {value:{',' if isinstance(value, int) else ',.4f'}}")
+        if output is not None:
+            output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf8")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
-from spacy.cli._util import parse_config_overrides
 
 from .errors import clean_errors
+from .overrides import config_overrides
 
 
 def pretrain(
@@ -18,12 +18,11 @@ def pretrain(
     resume: bool = typer.Option(False, "--resume", help="Go on from the checkpoint in OUTPUT, if there is one"),
 ) -> None:
     """Pretrain a biLM from raw text. Values of the config can be changed: --training.max_steps 5000"""
-    overrides = parse_config_overrides(ctx.args)
     with clean_errors():
         from ..pretraining.config import load_config
         from ..pretraining.loop import pretrain as run
 
-        result = run(load_config(config, overrides), output, resume=resume, dry_run=dry_run)
+        result = run(load_config(config, config_overrides(ctx.args)), output, resume=resume, dry_run=dry_run)
     if result.stopped_by is not None:
         # As a shell reports a process that died of the signal: what follows in a workflow must not run.
         raise typer.Exit(128 + result.stopped_by)
@@ -34,15 +33,14 @@ def corpus(
     config: Path = typer.Argument(..., help="Config file of the run"),
 ) -> None:
     """Encode the corpora of a config, as `elmo pretrain` would do first."""
-    overrides = parse_config_overrides(ctx.args)
     with clean_errors():
         from ..pretraining.config import load_config, resolve
         from ..pretraining.prepare import prepare_corpora
 
-        settings, filled = resolve(load_config(config, overrides))
+        settings, filled = resolve(load_config(config, config_overrides(ctx.args)))
         corpora = prepare_corpora(settings, filled)
-    for name, encoded in (("train", corpora.train), ("dev", corpora.dev)):
-        typer.echo(
-            f"{name}: {encoded.n_documents:,} documents, {encoded.n_sentences:,} sentences, "
-            f"{encoded.n_words:,} tokens, {encoded.n_types:,} types, in {encoded.folder}"
-        )
+        for name, encoded in (("train", corpora.train), ("dev", corpora.dev)):
+            typer.echo(
+                f"{name}: {encoded.n_documents:,} documents, {encoded.n_sentences:,} sentences, "
+                f"{encoded.n_words:,} tokens, {encoded.n_types:,} types, in {encoded.folder}"
+            )

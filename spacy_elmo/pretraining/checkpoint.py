@@ -9,19 +9,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..bilm.model import BiLM, BiLMState
 from ..bilm.softmax import FullSoftmax
-from ..errors import PretrainingError
+from ..errors import PretrainingError, WeightsError
 
 TENSORS_FILE = "tensors.safetensors"
 STATE_FILE = "state.json"
 FORMAT = 1
+_ANEW = "move the checkpoint away to start anew"
 
 
 @contextmanager
@@ -29,42 +32,96 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
     """Write a folder anew: what the block writes into the given path takes the place of ``folder`` once it is whole.
 
     The previous folder stays until then; if the process dies between the two renames, it is ``folder`` + ``.old``
-    (see ``existing_folder``).
+    (see ``existing_folder`` and ``restore_folder``). A link stays: what it leads to is replaced.
+    Raises PretrainingError if something cannot be written.
     """
+    folder = folder.resolve()
     new, old = _beside(folder, ".new"), _beside(folder, ".old")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
     try:
-        yield new
-    except BaseException:
         shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        yield new
+        for file in new.iterdir():
+            _flush_to_disk(file)
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            os.replace(folder, old)
+        os.replace(new, folder)
+    except BaseException as error:
+        shutil.rmtree(new, ignore_errors=True)
+        if isinstance(error, (OSError, SafetensorError, WeightsError)):
+            raise PretrainingError(f"cannot write {folder}: {error}. What was there before is kept") from error
         raise
-    for file in new.iterdir():
-        _flush_to_disk(file)
-    if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        os.replace(folder, old)
-    os.replace(new, folder)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def existing_folder(folder: Path) -> Path | None:
     """The newest whole version of a folder that ``replaced_folder`` writes; None if there is none."""
-    for candidate in (folder, _beside(folder, ".old")):
+    for candidate in (folder, _beside(folder.resolve(), ".old")):
         if candidate.is_dir():
             return candidate
     return None
+
+
+def restore_folder(folder: Path) -> None:
+    """Put back the previous version of a folder if the process died between the renames of ``replaced_folder``."""
+    found = existing_folder(folder)
+    if found is not None and found != folder and not folder.exists():
+        os.replace(found, folder.resolve())
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Scores(_Part):
+    forward_perplexity: float
+    backward_perplexity: float
+    joint_perplexity: float
+    n_targets: int
+    tokens_per_second: float
+
+
+class _Info(_Part):
+    epoch: int
+    step: int
+    score: float
+    losses: dict[str, float]
+    other_scores: _Scores
+    seconds_left: float | None
+    words: int
+
+
+class _Best(_Part):
+    score: float
+    step: int | None
+
+
+class _State(_Part):
+    """What ``state.json`` must hold."""
+
+    format: Literal[1]
+    step: int = Field(ge=0)
+    seconds: float
+    best: _Best
+    info: _Info | None
+    corpora: dict[str, str]
+    config: dict[str, dict[str, Any]]
+    # Shapes of all that is stored beside.
+    tensors: dict[str, list[int]]
 
 
 @dataclass(kw_only=True)
 class Checkpoint:
     """All that a run needs to go on as if it had never stopped.
 
+    folder (Path): where it was read.
     step (int): updates done.
     tensors (dict): weights, softmax, optimizer, LSTM states and random states, under ``group/name``.
     record (dict): the JSON part: the resolved config, the corpora's hashes, the best score, the last evaluation.
     """
 
+    folder: Path
     step: int
     tensors: dict[str, Tensor]
     record: dict[str, Any]
@@ -104,7 +161,9 @@ def save_checkpoint(
     }
     with replaced_folder(folder) as new:
         save_file(tensors, new / TENSORS_FILE)
-        text = json.dumps({"format": FORMAT, "step": step, **record}, indent=1, ensure_ascii=False)
+        shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+        state_json = {"format": FORMAT, "step": step, **record, "tensors": shapes}
+        text = json.dumps(state_json, indent=1, ensure_ascii=False)
         (new / STATE_FILE).write_text(text, encoding="utf8")
 
 
@@ -116,17 +175,34 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     found = existing_folder(folder)
     if found is None:
         return None
+    record = _read_state(found / STATE_FILE)
+    shapes = record.pop("tensors")
+    file = found / TENSORS_FILE
     try:
-        record = json.loads((found / STATE_FILE).read_text(encoding="utf8"))
         # load_file maps the file; copies let the next checkpoint take its place (Windows locks mapped files).
-        tensors = {name: tensor.clone() for name, tensor in load_file(found / TENSORS_FILE).items()}
+        tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
     except Exception as error:
-        raise PretrainingError(
-            f"the checkpoint {found} cannot be read ({error}); move it away to start anew"
-        ) from error
-    if record.pop("format", None) != FORMAT:
-        raise PretrainingError(f"the checkpoint {found} was written by another version; move it away to start anew")
-    return Checkpoint(step=record.pop("step"), tensors=tensors, record=record)
+        raise PretrainingError(f"{file} cannot be read ({error}); {_ANEW}") from error
+    wrong = [name for name, shape in shapes.items() if name not in tensors or list(tensors[name].shape) != shape]
+    if wrong:
+        raise PretrainingError(f"{file} is damaged ({', '.join(wrong)} missing or of another shape); {_ANEW}")
+    return Checkpoint(folder=found, step=record.pop("step"), tensors=tensors, record=record)
+
+
+def _read_state(file: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(file.read_text(encoding="utf8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise PretrainingError(f"{file} cannot be read ({error}); {_ANEW}") from error
+    if isinstance(record, dict) and record.get("format", FORMAT) != FORMAT:
+        raise PretrainingError(f"{file} was written by another version; {_ANEW}")
+    try:
+        _State.model_validate(record)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg'].lower()}" for e in error.errors())
+        raise PretrainingError(f"{file} is damaged ({wrong}); {_ANEW}") from error
+    del record["format"]
+    return record
 
 
 def restore(checkpoint: Checkpoint, *, bilm: BiLM, softmax: FullSoftmax, optimizer: torch.optim.Optimizer) -> BiLMState:
@@ -140,18 +216,20 @@ def restore(checkpoint: Checkpoint, *, bilm: BiLM, softmax: FullSoftmax, optimiz
     try:
         bilm.load_state_dict(checkpoint.group("bilm"))
         softmax.load_state_dict(checkpoint.group("softmax"))
-    except RuntimeError as error:
-        raise PretrainingError(f"the checkpoint's weights do not fit the config: {error}") from error
-    per_parameter: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in checkpoint.group("optimizer").items():
-        index, name = key.split(".", 1)
-        per_parameter.setdefault(int(index), {})[name] = tensor
-    optimizer.load_state_dict({"state": per_parameter, "param_groups": optimizer.state_dict()["param_groups"]})
-    random = checkpoint.group("random")
-    torch.set_rng_state(random["cpu"])
-    if device.type == "cuda" and "cuda" in random:
-        torch.cuda.set_rng_state(random["cuda"], device)
-    return BiLMState.from_tensors({name: tensor.to(device) for name, tensor in checkpoint.group("state").items()})
+        per_parameter: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in checkpoint.group("optimizer").items():
+            index, name = key.split(".", 1)
+            per_parameter.setdefault(int(index), {})[name] = tensor
+        optimizer.load_state_dict({"state": per_parameter, "param_groups": optimizer.state_dict()["param_groups"]})
+        random = checkpoint.group("random")
+        torch.set_rng_state(random["cpu"])
+        if device.type == "cuda" and "cuda" in random:
+            torch.cuda.set_rng_state(random["cuda"], device)
+        state = {name: tensor.to(device) for name, tensor in checkpoint.group("state").items()}
+        return BiLMState.from_tensors(state)
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        file = checkpoint.folder / TENSORS_FILE
+        raise PretrainingError(f"{file} does not fit the config, or is damaged: {error}") from error
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

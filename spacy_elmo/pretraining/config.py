@@ -6,6 +6,7 @@ The file is a spaCy ``.cfg``: sections, ``${section.key}`` references, blocks of
 
 from __future__ import annotations
 
+import configparser
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -15,7 +16,6 @@ from confection import ConfigValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from spacy import Language, registry
 from spacy.tokens import Doc
-from spacy.util import load_config as load_spacy_config
 from thinc.api import Config
 
 from ..bilm.config import BiLMConfig
@@ -137,9 +137,16 @@ def load_config(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     path = Path(path)
     if not path.is_file():
         raise PretrainingError(f"no config file at {path}")
+    overrides = dict(overrides or {})
     try:
-        config = load_spacy_config(path, overrides=dict(overrides or {}), interpolate=False).interpolate()
-    except (ConfigValidationError, ValueError) as error:
+        text = path.read_text(encoding="utf-8-sig")  # Windows' editors put a BOM there
+        # A section of defaults only need not stand in the file, and its values can be overridden all the same.
+        written = Config().from_str(text, interpolate=False)
+        for name in {key.split(".")[0] for key in overrides} - set(written):
+            if name in Settings.model_fields and not Settings.model_fields[name].is_required():
+                text += f"\n[{name}]\n"
+        config = Config().from_str(text, overrides=overrides, interpolate=False).interpolate()
+    except (ConfigValidationError, configparser.Error, ValueError, OSError) as error:
         raise PretrainingError(f"cannot read the config {path}: {_message(error)}") from error
     paths = config.setdefault("paths", {})
     # An empty string is what a project variable without a value leaves on the command line.
@@ -148,11 +155,26 @@ def load_config(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
             paths[key] = None
     corpora = config.setdefault("corpora", {})
     if paths.get("raw"):
-        corpora["train"] = {"@readers": "spacy-elmo.RawText.v1", "path": paths["raw"]}
-        corpora["dev"] = None
+        corpora["train"] = _own_text(paths["raw"], corpora.get("train"))
+        if not paths.get("dev"):
+            if _limit(corpora.get("dev")):
+                raise PretrainingError(
+                    "corpora.dev.limit_words has no effect: dev is held out of paths.raw. Set paths.dev, or leave it 0"
+                )
+            corpora["dev"] = None
     if paths.get("dev"):
-        corpora["dev"] = {"@readers": "spacy-elmo.RawText.v1", "path": paths["dev"]}
+        corpora["dev"] = _own_text(paths["dev"], corpora.get("dev"))
     return config
+
+
+def _own_text(path: Any, replaced: Any) -> dict[str, Any]:
+    """The reader of own text, with the limit of the one that it replaces."""
+    limit = _limit(replaced)
+    return {"@readers": "spacy-elmo.RawText.v1", "path": path, **({"limit_words": limit} if limit else {})}
+
+
+def _limit(reader: Any) -> Any:
+    return reader.get("limit_words") if isinstance(reader, Mapping) else None
 
 
 def resolve(config: Config) -> tuple[Settings, Config]:

@@ -1,26 +1,20 @@
-"""Raw text to an encoded corpus on disk: readers of text files, sentences by rule, word ids that are memory-mapped.
+"""Docs to an encoded corpus on disk: sentences by rule, and word ids that are memory-mapped.
 
-A reader is a registered function that gives a callable ``nlp -> Iterator[Doc]``, one Doc a document; `encode_corpus`
-streams what it gives into a folder of plain arrays. No step holds the text: memory grows with the number of word
-*types* only.
+`encode_corpus` streams what a reader gives into a folder of plain arrays. No step holds the text: memory grows with
+the number of word *types* only.
 """
 
 from __future__ import annotations
 
-import bz2
-import glob
-import gzip
 import hashlib
 import json
-import lzma
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import spacy
@@ -29,93 +23,25 @@ from spacy.attrs import IS_PUNCT, IS_SPACE, ORTH  # type: ignore[import-not-foun
 from spacy.language import Language
 from spacy.pipeline import Sentencizer
 from spacy.strings import StringStore, hash_string  # type: ignore[attr-defined]
-from spacy.tokens import Doc, DocBin
+from spacy.tokens import Doc
 
 from ..bilm.characters import BOS, EOS, UNK
-from ..errors import CorpusError
+from ..errors import CorpusError, PretrainingError
+from .locks import locked
 
 BOS_TYPE, EOS_TYPE, UNK_TYPE = 0, 1, 2
 SPECIAL_TYPES = (BOS, EOS, UNK)
 
-# Characters. A document ends at the first line end past this size, so that a file without blank lines streams.
-DOCUMENT_SIZE = 100_000
-# Characters. A longer line is cut at white space; spaCy's own limit (nlp.max_length) is the same by default.
-LONGEST_LINE = 1_000_000
-
-_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_SUFFIXES = (".txt", ".jsonl", *(kind + packed for kind in (".txt", ".jsonl") for packed in _OPENERS), ".spacy")
-_CUT_AT = (" ", "\t", "\xa0", "\u3000")
 _LINE_BREAKS = frozenset("\n\r\x85\u2028\u2029")
 _SENTENCE_ENDS = np.sort(np.array([hash_string(c) for c in Sentencizer.default_punct_chars], dtype=np.uint64))
 
 # Of the folder's layout and of the rules that fill it: another number is another key, hence another corpus.
 _FORMAT = 1
 _FILES = ("meta.json", "types.json", "counts.bin", "ids.bin", "sentence_starts.bin", "document_starts.bin")
+# meta.json alone says little: pipelines have one too.
+_TELLING_FILES = frozenset(_FILES[1:])
 _FLUSH_WORDS = 1 << 16
 _CHUNK = 1 << 20
-
-
-# ---------------------------------------------------------------------------------------------------------- readers
-
-
-@spacy.registry.readers("spacy-elmo.RawText.v1")
-def raw_text(path: str | Path | None, *, limit_words: int = 0) -> RawText:
-    """Build a reader of text files.
-
-    path: a file, a folder (searched recursively for the known suffixes) or a glob pattern (``**`` goes into folders).
-        Several files are read in sorted order. Known are ``.txt`` and ``.jsonl``, plain or followed by ``.gz``,
-        ``.bz2`` or ``.xz``, and ``.spacy``; see `RawText`.
-    limit_words: stop after so many words (white space not counted); 0 reads everything.
-    RETURNS: a callable ``nlp -> Iterator[Doc]``.
-    """
-    return RawText(path, limit_words=limit_words)
-
-
-class RawText:
-    """Documents of text files, tokenised by ``nlp.make_doc``.
-
-    - ``.txt``: UTF-8, a paragraph or sentence a line; a blank line ends a document, and so does the first line end
-      past 100,000 characters. A line of more than a million characters (or ``nlp.max_length``) is cut at white space.
-    - ``.jsonl``: a document a line, ``{"text": "..."}`` or ``{"tokens": ["...", ...]}``; tokens are kept as they are.
-    - ``.spacy``: spaCy's DocBin; tokens are kept as they are. Such a file is loaded whole.
-    """
-
-    def __init__(self, path: str | Path | None, *, limit_words: int = 0) -> None:
-        if limit_words < 0:
-            raise CorpusError(f"limit_words is {limit_words}: give the number of words to read, or 0 for all")
-        self.path = path
-        self.limit_words = limit_words
-
-    def __call__(self, nlp: Language) -> Iterator[Doc]:
-        """Read the files.
-
-        nlp: its tokenizer and vocab are used, no component is run.
-        RETURNS: an iterator of Docs, one a document. Files are looked up at once, read as the iterator goes.
-        RAISES: CorpusError if nothing is found; while iterating, if a file cannot be read (with file and line).
-        """
-        docs = (doc for path in self.files() for doc in _read_file(path, nlp))
-        return limited(docs, self.limit_words) if self.limit_words else docs
-
-    def files(self) -> list[Path]:
-        """Find the files that are read, sorted. RAISES: CorpusError if there is none or one of unknown kind."""
-        return _find_files(self.path)
-
-    def fingerprint(self) -> str:
-        """Identify the files as they are now (names, sizes, times of change), without reading them."""
-        files = [[file.as_posix(), (status := file.stat()).st_size, status.st_mtime_ns] for file in self.files()]
-        return json.dumps(["RawText", self.limit_words, files])
-
-
-def limited(docs: Iterable[Doc], n_words: int) -> Iterator[Doc]:
-    """Yield Docs until they hold `n_words` tokens that are not white space; the last Doc is cut there."""
-    for doc in docs:
-        is_word = doc.to_array([IS_SPACE]).ravel() == 0
-        n_found = int(np.count_nonzero(is_word))
-        if n_found >= n_words:
-            yield doc if n_found == n_words else doc[: int(np.flatnonzero(is_word)[n_words - 1]) + 1].as_doc()
-            return
-        n_words -= n_found
-        yield doc
 
 
 def corpus_key(reader: Callable[[Language], Iterator[Doc]], nlp: Language, *, settings: Any = None) -> str:
@@ -130,188 +56,6 @@ def corpus_key(reader: Callable[[Language], Iterator[Doc]], nlp: Language, *, se
     about_reader = fingerprint() if fingerprint is not None else type(reader).__qualname__
     about_nlp = [spacy.__version__, nlp.lang, nlp.config["nlp"]["tokenizer"]]
     return _digest(json.dumps([_FORMAT, about_nlp, about_reader, settings], sort_keys=True).encode("utf8"))
-
-
-def _find_files(path: str | Path | None) -> list[Path]:
-    if path is None or not str(path):
-        raise CorpusError("No path of raw text is given: set 'path' of spacy-elmo.RawText.v1 to a file, folder or glob")
-    given = Path(path).expanduser()
-    kinds = ", ".join(_SUFFIXES)
-    if given.is_dir():
-        found = [file for file in given.rglob("*") if file.is_file() and _kind(file) is not None]
-        if not found:
-            raise CorpusError(f"The folder '{given}' holds no raw text: put files of these kinds there: {kinds}")
-    elif given.is_file():
-        found = [given]
-    elif glob.has_magic(str(given)):
-        found = [file for name in glob.glob(str(given), recursive=True) if (file := Path(name)).is_file()]
-        if not found:
-            raise CorpusError(f"The pattern '{given}' matches no file: check it (working folder: {Path.cwd()})")
-    else:
-        raise CorpusError(f"There is no file or folder '{given}': check the path (working folder: {Path.cwd()})")
-    for file in found:
-        if _kind(file) is None:
-            raise CorpusError(f"'{file}' is of no kind that can be read: rename or convert it to one of {kinds}")
-    return sorted(found, key=lambda file: file.as_posix())
-
-
-def _kind(path: Path) -> str | None:
-    name = path.name.lower()
-    for suffix in _SUFFIXES:
-        if name.endswith(suffix):
-            return "." + suffix.split(".")[1]
-    return None
-
-
-def _read_file(path: Path, nlp: Language) -> Iterator[Doc]:
-    kind = _kind(path)
-    if kind == ".spacy":
-        yield from _read_docbin(path, nlp)
-    elif kind == ".jsonl":
-        yield from _read_jsonl(path, nlp)
-    else:
-        yield from _read_txt(path, nlp)
-
-
-def _read_txt(path: Path, nlp: Language) -> Iterator[Doc]:
-    longest = min(LONGEST_LINE, nlp.max_length)
-    enough = min(DOCUMENT_SIZE, longest)
-    paragraphs: list[str] = []
-    size = 0  # of the paragraphs and the line breaks between them
-    for line, ends in _text_lines(path, longest):
-        blank = not line or line.isspace()
-        if paragraphs and (blank or size + len(line) > longest):
-            yield nlp.make_doc("\n".join(paragraphs))
-            paragraphs, size = [], 0
-        if blank:
-            continue
-        paragraphs.append(line)
-        size += len(line) + 1
-        if size > enough or not ends:
-            yield nlp.make_doc("\n".join(paragraphs))
-            paragraphs, size = [], 0
-    if paragraphs:
-        yield nlp.make_doc("\n".join(paragraphs))
-
-
-def _read_jsonl(path: Path, nlp: Language) -> Iterator[Doc]:
-    longest = min(LONGEST_LINE, nlp.max_length)
-    for number, raw in _byte_lines(path, -1):
-        line = _decode(path, number, raw)
-        if not line or line.isspace():
-            continue
-        try:
-            entry = json.loads(line)
-            if "\\u" in line:  # JSON can spell half a surrogate pair, which no tokenizer takes
-                json.dumps(entry, ensure_ascii=False).encode("utf8")
-        except (ValueError, RecursionError) as error:
-            raise CorpusError(f"{path}, line {number}: not valid JSON ({error}). Mend or remove this line") from error
-        if not isinstance(entry, dict):
-            entry = {}
-        text, tokens = entry.get("text"), entry.get("tokens")
-        if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
-            yield Doc(nlp.vocab, words=[token for token in tokens if token])
-        elif isinstance(text, str) and tokens is None:
-            for piece in _cut(text, longest):
-                yield nlp.make_doc(piece)
-        else:
-            raise CorpusError(
-                f'{path}, line {number}: neither {{"text": "..."}} nor {{"tokens": ["...", ...]}}. '
-                "Give each document as a JSON object with one of them"
-            )
-
-
-def _read_docbin(path: Path, nlp: Language) -> Iterator[Doc]:
-    # What a broken file raises depends on where it breaks (zlib, msgpack, numpy, spaCy): all of it means the same.
-    try:
-        docs = DocBin().from_disk(path).get_docs(nlp.vocab)
-    except Exception as error:
-        raise _broken_docbin(path, error) from error
-    while True:
-        try:
-            doc = next(docs, None)
-        except Exception as error:
-            raise _broken_docbin(path, error) from error
-        if doc is None:
-            return
-        yield doc
-
-
-def _broken_docbin(path: Path, error: Exception) -> CorpusError:
-    return CorpusError(f"{path}: not a readable .spacy file ({error!r}). Write it again with spaCy's DocBin.to_disk")
-
-
-def _text_lines(path: Path, longest: int) -> Iterator[tuple[str, bool]]:
-    """Yield lines of at most `longest` characters and whether the line ends there (or was cut)."""
-    for number, raw, ends in _bounded_lines(path, 4 * longest):
-        pieces = _cut(_decode(path, number, raw), longest)
-        for index, piece in enumerate(pieces, start=1):
-            yield piece, ends and index == len(pieces)
-
-
-def _bounded_lines(path: Path, n_bytes: int) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield line numbers, lines and whether they end there; a line past `n_bytes` comes in several parts."""
-    rest, number = b"", 1
-    for _, raw in _byte_lines(path, n_bytes):
-        line = rest + raw
-        if raw.endswith(b"\n") or len(raw) < n_bytes:
-            yield number, line, True
-            rest, number = b"", number + 1
-            continue
-        cut = max(line.rfind(b" "), line.rfind(b"\t")) + 1
-        if cut == 0:
-            cut = len(line)
-            while cut > len(line) - 4 and line[cut - 1] & 0b1100_0000 == 0b1000_0000:
-                cut -= 1  # back over the continuation bytes of a character that may not be whole
-            cut -= 1
-        yield number, line[:cut], False
-        rest = line[cut:]
-    if rest:
-        yield number, rest, True
-
-
-def _byte_lines(path: Path, n_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield numbered lines, or parts of at most `n_bytes` of them (-1: no limit; only then are the numbers lines)."""
-    number = 0
-    try:
-        with _OPENERS.get(path.suffix.lower(), open)(path, "rb") as stream:
-            while raw := _readline(stream, n_bytes):
-                number += 1
-                yield number, raw
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise CorpusError(
-            f"{path}, after line {number}: cannot be read ({error}). Check that the file is whole and what its "
-            "suffix says; if it was downloaded, download it again"
-        ) from error
-
-
-def _readline(stream: IO[bytes], n_bytes: int) -> bytes:
-    return stream.readline(n_bytes)
-
-
-def _decode(path: Path, number: int, raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{path}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start}: {error.reason}). "
-            "Convert the file to UTF-8, for instance with iconv, or remove this line"
-        ) from error
-
-
-def _cut(text: str, longest: int) -> list[str]:
-    """Cut a text at white space into pieces of at most `longest` characters (in a word only where it must)."""
-    pieces, start = [], 0
-    while len(text) - start > longest:
-        cut = max(text.rfind(space, start, start + longest) for space in _CUT_AT) + 1
-        if cut <= start:
-            cut = start + longest
-        pieces.append(text[start:cut])
-        start = cut
-    return [*pieces, text[start:]]
-
-
-# -------------------------------------------------------------------------------------------------------- sentences
 
 
 def sentences_of(doc: Doc) -> list[list[str]]:
@@ -356,9 +100,6 @@ def split_sentences(doc: Doc) -> tuple[np.ndarray, np.ndarray, int]:
     starts = np.flatnonzero(np.diff(sentence, prepend=-1))
     n_lines = int(np.count_nonzero(np.diff(np.cumsum(breaks)[:-1][is_word], prepend=-1)))
     return orths[is_word], np.diff(starts, append=len(sentence)), n_lines
-
-
-# --------------------------------------------------------------------------------------------------- encoded corpus
 
 
 @dataclass(frozen=True, eq=False)
@@ -445,37 +186,63 @@ def encode_corpus(
     """Encode documents into a folder, or open what is there.
 
     A finished folder of the same key is opened and `docs` left untouched; one of another key is replaced. The new
-    corpus is built in ``<folder>.partial`` and renamed when it is whole; a ``.partial`` found there is thrown away, so
-    one process at a time may build a folder.
+    corpus is built in ``<folder>.partial`` and renamed when it is whole. Processes that want the same folder take
+    turns: one encodes, the others wait and open what it made. Foreign files in the folder are left there.
 
     docs: documents; sentences are found by `split_sentences`. Read once, never held.
     folder: where the corpus lies.
     key: identifies source and settings, see `corpus_key`.
     progress: called with the number of further words now and then (``tqdm.update``).
-    RAISES: CorpusError if there are no words, or the folder holds something else.
+    RAISES: CorpusError if there are no words, or the folder holds something else; PretrainingError if the folder
+        cannot be written.
     """
     folder = Path(folder)
-    if folder.exists():
-        if not folder.is_dir() or not {file.name for file in folder.iterdir()} <= set(_FILES):
-            raise CorpusError(f"'{folder}' is there and not an encoded corpus: give another folder, or remove it")
-        try:
-            corpus = EncodedCorpus.open(folder)
-        except CorpusError:
-            pass  # not whole: built anew
-        else:
-            if corpus.meta["key"] == key:
-                return corpus
-            del corpus  # closes its maps: Windows removes no open file
-    partial = folder.with_name(folder.name + ".partial")
-    _remove(partial)
-    partial.mkdir(parents=True)
+    partial, lock = (folder.with_name(folder.name + suffix) for suffix in (".partial", ".lock"))
     try:
-        _write(docs, partial, key, progress)
-        _remove(folder)
-        os.replace(partial, folder)
-    finally:
-        _remove(partial)
-    return EncodedCorpus.open(folder)
+        corpus = _opened(folder, key)
+        if corpus is not None:
+            return corpus
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(lock, wait=f"Waiting for another process that encodes the same text into {folder}"):
+            corpus = _opened(folder, key)  # what that process made
+            if corpus is not None:
+                return corpus
+            _remove(partial)  # what a killed process left
+            partial.mkdir()
+            try:
+                _write(docs, partial, key, progress)
+                _replace(folder, partial)
+            finally:
+                _remove(partial)
+            return EncodedCorpus.open(folder)
+    except OSError as error:
+        raise PretrainingError(f"cannot encode text into {folder}: {error}") from error
+
+
+def _opened(folder: Path, key: str) -> EncodedCorpus | None:
+    """The corpus in a folder, if it is whole and of this key. CorpusError for a folder that holds no corpus at all."""
+    if not folder.exists():
+        return None
+    # Hidden files are no one's work (.DS_Store).
+    names = {file.name for file in folder.iterdir() if not file.name.startswith(".")} if folder.is_dir() else {""}
+    if names and names.isdisjoint(_TELLING_FILES):
+        raise CorpusError(f"'{folder}' is there and not an encoded corpus: give another folder, or remove it")
+    try:
+        corpus = EncodedCorpus.open(folder)
+    except CorpusError:
+        return None  # not whole: built anew
+    return corpus if corpus.meta.get("key") == key else None
+
+
+def _replace(folder: Path, new: Path) -> None:
+    """Put a new corpus in the place of an old one, with the foreign files that lie there."""
+    if folder.exists():
+        for name in _FILES:
+            (folder / name).unlink(missing_ok=True)
+        for foreign in folder.iterdir():
+            os.replace(foreign, new / foreign.name)
+        folder.rmdir()
+    os.replace(new, folder)
 
 
 class _TypeTable(dict[int, int]):

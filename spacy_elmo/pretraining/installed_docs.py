@@ -29,7 +29,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ..errors import CorpusError
-from .corpus import limited
+from .raw_text import limited
 
 STANDARD_LIBRARY = "python"
 # What spaCy and torch bring along. The first in this order keeps a paragraph that several have.

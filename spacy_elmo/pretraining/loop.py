@@ -10,14 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import spacy
 import torch
 from spacy import Language
 from thinc.api import Config
@@ -26,7 +25,6 @@ from .. import __version__
 from ..bilm.model import BiLM
 from ..bilm.softmax import FullSoftmax
 from ..errors import PretrainingError
-from ..weights.files import replacing
 from ..weights.native import save_native, save_softmax
 from ..weights.vocabulary import save_vocabulary
 from .checkpoint import (
@@ -39,14 +37,11 @@ from .checkpoint import (
 )
 from .config import Settings, changed_keys, resolve
 from .optimizers import learn_rate_factor
+from .output import BEST, CHECKPOINT, LAST, LOSSES, LossesFile, check_output, losses_until, own_output
 from .perplexity import Perplexity, perplexity
 from .plan import make_plan
-from .prepare import Corpora, dev_sentences, prepare_corpora
+from .prepare import Corpora, blank_pipeline, dev_sentences, prepare_corpora
 from .streams import Stream
-
-CHECKPOINT = "checkpoint"
-BEST, LAST = "model-best", "model-last"
-LOSSES = "losses.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,26 +76,28 @@ def pretrain(
     config: see ``load_config``.
     resume (bool): go on from the checkpoint in ``output``; without one, start at the beginning.
     dry_run (bool): encode the corpora, print the plan, and stop.
-    Raises PretrainingError (wrong config; ``output`` in use; a resume that would not continue the run; a loss that is
-    not finite; out of memory), CorpusError for text that cannot be read. SIGINT and SIGTERM save a checkpoint and end
-    the run without an error.
+    Raises PretrainingError (wrong config; ``output`` in use, not to be written or with files of others; a resume that
+    would not continue the run; a loss that is not finite; out of memory or disk), CorpusError for text that cannot be
+    read. SIGINT and SIGTERM save a checkpoint and end the run without an error.
     """
     stdout, stderr = stdout or sys.stdout, stderr or sys.stderr
     output = Path(output)
     settings, config = resolve(config)
     training = settings.training
 
-    # Refuse what cannot work before the corpora are read.
-    checkpoint = None if dry_run else load_checkpoint(output / CHECKPOINT)
-    if checkpoint is not None and not resume:
-        raise PretrainingError(
-            f"{output} holds a run of {checkpoint.step} steps: continue it with --resume, or choose another folder"
-        )
-    if checkpoint is not None:
-        _check_resumable(checkpoint, config, output)
     device = _device(settings.system.gpu_id)
 
     with ExitStack() as stack:
+        # Refuse what cannot work before the corpora are read.
+        checkpoint, earlier_losses = None, b""
+        if not dry_run:
+            stack.enter_context(own_output(output))
+            check_output(output, resume=resume)
+            checkpoint = load_checkpoint(output / CHECKPOINT)
+            if checkpoint is not None:
+                _check_resumable(checkpoint, config, output)
+            earlier_losses = losses_until(output / LOSSES, checkpoint.step if checkpoint is not None else 0)
+
         stack.enter_context(_torch_state(training.threads, device))
         corpora = prepare_corpora(settings, config, stderr=stderr)
         if checkpoint is not None and checkpoint.record["corpora"] != corpora.hashes:
@@ -134,7 +131,6 @@ def pretrain(
             return PretrainingResult(step=0)
 
         # Where the run stands.
-        output.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(settings.system.seed)  # dropout; all else has generators of its own
         step, state, seconds = 0, bilm.zero_state(training.rows), 0.0
         best: dict[str, Any] = {"score": -1e9, "step": None}
@@ -144,6 +140,8 @@ def pretrain(
             step, seconds = checkpoint.step, checkpoint.record["seconds"]
             best, info = checkpoint.record["best"], checkpoint.record["info"]
             print(f"Resuming at step {step}", file=stdout)
+            if step and not earlier_losses:
+                print(f"There is no {LOSSES} of the steps before: it begins here", file=stdout)
         elif resume:
             print(f"No checkpoint in {output}: starting at the beginning", file=stdout)
         if step >= training.max_steps:
@@ -152,7 +150,7 @@ def pretrain(
 
         type_ids = _type_ids(bilm, corpora.train.types)
         sentences = dev_sentences(corpora.dev, training.eval_tokens)
-        losses = stack.enter_context(_losses_file(output / LOSSES, keep=step))
+        losses = stack.enter_context(closing(LossesFile(output / LOSSES, earlier_losses)))
         log_step, finish_log = settings.logger(_nlp_of(config), stdout, stderr)
         stack.callback(finish_log)
         stopped_by = stack.enter_context(_stop_signals())
@@ -162,6 +160,7 @@ def pretrain(
             _save_model(output / name, bilm, softmax, vocabulary.words, config, meta)
 
         def save_state() -> None:
+            losses.sync()
             record = {"best": best, "info": info, "seconds": seconds, "corpora": corpora.hashes, "config": config}
             save_checkpoint(
                 output / CHECKPOINT,
@@ -261,15 +260,12 @@ def pretrain(
             recent_seconds += spent
             recent.append(value)
             losses.write(
-                json.dumps(
-                    {
-                        "step": step,
-                        "loss": value,
-                        "forward": direction_losses[0].item(),
-                        "backward": direction_losses[1].item(),
-                    }
-                )
-                + "\n"
+                {
+                    "step": step,
+                    "loss": value,
+                    "forward": direction_losses[0].item(),
+                    "backward": direction_losses[1].item(),
+                }
             )
             log_step(None)
 
@@ -341,38 +337,23 @@ def _out_of_memory_explained(config: Config, output: Path) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        is_memory = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "alloc" in str(error).lower()
-        if not is_memory:
+        reasons = ("alloc", "size calculation overflowed")
+        is_memory = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
+        if not is_memory and not any(reason in str(error).lower() for reason in reasons):
             raise
-        training = config["training"]
+        training, model = config["training"], config["model"]
         samples = config["objective"].get("n_samples")
         raise PretrainingError(
             f"out of memory: lower training.rows ({training['rows']}), training.unroll_steps "
-            f"({training['unroll_steps']}){f' or objective.n_samples ({samples})' if samples else ''}. {_kept(output)}"
+            f"({training['unroll_steps']}){f' or objective.n_samples ({samples})' if samples else ''}, or the sizes of "
+            f"the model: model.lstm_dim ({model['lstm_dim']}), model.projection_dim ({model['projection_dim']}), "
+            f"vocabulary.max_words ({config['vocabulary']['max_words']}). {_kept(output)}"
         ) from error
 
 
 def _kept(output: Path) -> str:
     found = existing_folder(output / CHECKPOINT)
     return f"The last good state is kept in {found}" if found else "There was no checkpoint yet"
-
-
-@contextmanager
-def _losses_file(path: Path, *, keep: int) -> Iterator[IO[str]]:
-    """The file of the losses, a line a step, cut back to the first ``keep`` steps: those of the checkpoint."""
-    kept = []
-    if keep and path.exists():
-        for line in path.read_text(encoding="utf8").splitlines():
-            try:
-                if json.loads(line)["step"] <= keep:
-                    kept.append(line + "\n")
-            except ValueError:  # the line that a killed process was writing
-                break
-    with replacing(path) as new:
-        new.write_text("".join(kept), encoding="utf8")
-    # Line by line, so that a killed run leaves all of its steps.
-    with path.open("a", encoding="utf8", buffering=1) as file:
-        yield file
 
 
 def _type_ids(bilm: BiLM, types: Sequence[str]) -> np.ndarray:
@@ -408,7 +389,7 @@ def _nlp_of(config: Config) -> Language:
     spaCy's and spacy-loggers' ones read max_steps, eval_frequency and score_weights (columns that spaCy multiplies
     by 100: none of ours).
     """
-    nlp = spacy.blank(config["nlp"]["lang"])
+    nlp = blank_pipeline(config["nlp"]["lang"])
     merged = nlp.config
     for name, section in config.items():
         merged[name] = {**merged.get(name, {}), **section}

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
+from ..errors import PretrainingError
+
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 # The learning rate's end under the cosine schedule, as a share of its peak.
@@ -21,7 +23,10 @@ def adagrad(learn_rate: float = 0.2, initial_accumulator: float = 1.0) -> MakeOp
 
     learn_rate (float): r; 0.2 is bilm-tf's.
     initial_accumulator (float): a before the first step; 1.0 is TensorFlow's.
+    Raises PretrainingError for a value out of range.
     """
+    _check("learn_rate", learn_rate, learn_rate > 0, "more than 0")
+    _check("initial_accumulator", initial_accumulator, initial_accumulator > 0, "more than 0")  # 0 / √0 is NaN
 
     def create(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adagrad(
@@ -38,7 +43,15 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 0.01,
 ) -> MakeOptimizer:
-    """``spacy-elmo.adamw.v1``: AdamW (Loshchilov and Hutter, 2019). Biases are not decayed."""
+    """``spacy-elmo.adamw.v1``: AdamW (Loshchilov and Hutter, 2019). Biases are not decayed.
+
+    Raises PretrainingError for a value out of range.
+    """
+    _check("learn_rate", learn_rate, learn_rate > 0, "more than 0")
+    _check("beta1", beta1, 0 <= beta1 < 1, "from 0 to less than 1")
+    _check("beta2", beta2, 0 <= beta2 < 1, "from 0 to less than 1")
+    _check("eps", eps, eps > 0, "more than 0")  # a row without a gradient would be 0 / 0
+    _check("weight_decay", weight_decay, weight_decay >= 0, "0 or more")
 
     def create(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         parameters = list(parameters)
@@ -51,6 +64,11 @@ def adamw(
         return torch.optim.AdamW(groups, lr=learn_rate, betas=(beta1, beta2), eps=eps, fused=True)
 
     return create
+
+
+def _check(name: str, value: float, in_range: bool, wanted: str) -> None:
+    if not (in_range and math.isfinite(value)):
+        raise PretrainingError(f"optimizer.{name} is {value}: it must be {wanted}")
 
 
 def learn_rate_factor(step: int, *, max_steps: int, warmup_steps: int, schedule: str) -> float:

@@ -65,25 +65,24 @@ def perplexity(
     batch_tokens (int): bound on the padded words of one pass.
     Raises PretrainingError if there is no sentence.
     """
-    sums = _sentence_nlls(bilm, softmax, vocabulary, sentences, batch_tokens)
-    targets = sum(len(sentence) + 1 for sentence in sentences)
-    # fsum is exact, so that the order of the sentences cannot show in the last digit.
-    return Perplexity.from_nll(math.fsum(sums[:, 0]), math.fsum(sums[:, 1]), targets)
+    return perplexities(bilm, softmax, vocabulary, sentences, batch_tokens=batch_tokens)[0]
 
 
-def sentence_perplexities(
+def perplexities(
     bilm: BiLM,
     softmax: FullSoftmax,
     vocabulary: Sequence[str],
     sentences: Sequence[Sequence[str]],
     *,
     batch_tokens: int = 4096,
-) -> list[Perplexity]:
-    """The same for each sentence by itself."""
+) -> tuple[Perplexity, list[Perplexity]]:
+    """Perplexity of a text, and of each of its sentences by itself: what `perplexity` computes, once for both."""
     sums = _sentence_nlls(bilm, softmax, vocabulary, sentences, batch_tokens)
-    return [
-        Perplexity.from_nll(forward, backward, len(sentence) + 1)
-        for (forward, backward), sentence in zip(sums.tolist(), sentences, strict=True)
+    targets = [len(sentence) + 1 for sentence in sentences]
+    # fsum is exact, so that the order of the sentences cannot show in the last digit.
+    total = Perplexity.from_nll(math.fsum(sums[:, 0]), math.fsum(sums[:, 1]), sum(targets))
+    return total, [
+        Perplexity.from_nll(forward, backward, n) for (forward, backward), n in zip(sums.tolist(), targets, strict=True)
     ]
 
 

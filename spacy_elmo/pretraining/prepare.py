@@ -16,7 +16,7 @@ from spacy.tokens import Doc, DocBin
 from thinc.api import Config
 from tqdm import tqdm
 
-from ..errors import CorpusError
+from ..errors import CorpusError, PretrainingError
 from .config import Reader, Settings
 from .corpus import EncodedCorpus, corpus_key, encode_corpus
 from .installed_docs import InstalledDocs, installed_docs_versions
@@ -52,10 +52,15 @@ def prepare_corpora(settings: Settings, config: Config, *, stderr: IO[str] | Non
     tokenizer and spaCy's version.
 
     stderr: for a progress bar, shown on a terminal only.
-    Raises CorpusError for text that cannot be read, or too little of it.
+    Raises CorpusError for text that cannot be read, or too little of it; PretrainingError for a language or a cache
+    folder that does not work.
     """
-    nlp = spacy.blank(settings.nlp.lang)
+    nlp = blank_pipeline(settings.nlp.lang)
     cache = Path(settings.paths.cache)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PretrainingError(f"paths.cache: {cache} cannot be made a folder: {error.strerror}") from error
     stderr = stderr or sys.stderr
     blocks = config["corpora"]
     if settings.corpora.dev is not None:
@@ -68,6 +73,14 @@ def prepare_corpora(settings: Settings, config: Config, *, stderr: IO[str] | Non
     readers = (settings.corpora.train, settings.corpora.dev)
     versions = installed_docs_versions() if any(isinstance(reader, InstalledDocs) for reader in readers) else {}
     return Corpora(train=train, dev=dev, vocabulary=vocabulary, versions=versions)
+
+
+def blank_pipeline(lang: str) -> Language:
+    """The pipeline whose tokenizer cuts text into words. Raises PretrainingError for a language that does not work."""
+    try:
+        return spacy.blank(lang)
+    except Exception as error:  # what a language needs, and raises without it, is its own matter
+        raise PretrainingError(f"spaCy has no tokenizer for the language {lang!r} here: {error}") from error
 
 
 def dev_sentences(corpus: EncodedCorpus, max_tokens: int) -> list[list[str]]:
@@ -94,13 +107,16 @@ def _split(
         nonlocal held_out
         aside, n_documents = DocBin(attrs=["ORTH", "SPACY"]), 0
         for doc in reader(nlp):
+            text = doc.text
+            if not text or text.isspace():
+                continue
             n_documents += 1
-            digest = hashlib.sha256(doc.text.encode("utf8", "ignore")).digest()
+            digest = hashlib.sha256(text.encode("utf8", "ignore")).digest()
             if int.from_bytes(digest[:8], "big") % every:
                 yield doc
             else:
                 aside.add(doc)
-        if len(aside) in (0, n_documents):
+        if n_documents and len(aside) in (0, n_documents):
             raise CorpusError(
                 f"the text has {n_documents} documents, and one in {every} gives {len(aside)} to hold out for dev: "
                 "set training.holdout lower (in .txt files a blank line ends a document), or paths.dev"

@@ -1,23 +1,46 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from spacy_elmo.bilm.config import BiLMConfig
 from spacy_elmo.bilm.model import BiLM, BiLMState
 from spacy_elmo.bilm.softmax import FullSoftmax
 from spacy_elmo.errors import PretrainingError
 from spacy_elmo.pretraining.checkpoint import (
+    STATE_FILE,
     TENSORS_FILE,
     existing_folder,
     load_checkpoint,
     replaced_folder,
     restore,
+    restore_folder,
     save_checkpoint,
 )
 from spacy_elmo.pretraining.optimizers import adagrad, adamw
+
+SCORES = {f"{name}_perplexity": 9.5 for name in ("forward", "backward", "joint")}
+RECORD: dict[str, Any] = {
+    "seconds": 1.5,
+    "best": {"score": -1.5, "step": None},
+    "info": {
+        "epoch": 0,
+        "step": 1,
+        "score": -1.5,
+        "losses": {"bilm": 2.5},
+        "other_scores": {**SCORES, "n_targets": 4, "tokens_per_second": 10.0},
+        "seconds_left": None,
+        "words": 12,
+    },
+    "corpora": {"train": "00", "dev": "11"},
+    "config": {"a": {"b": None}},
+}
 
 
 def parts(seed: int) -> tuple[BiLM, FullSoftmax]:
@@ -46,8 +69,7 @@ def test_everything_comes_back_to_the_bit(tmp_path: Path, make_optimizer) -> Non
     bilm, softmax = parts(0)
     optimizer = make_optimizer([*bilm.parameters(), *softmax.parameters()])
     state = update(bilm, softmax, optimizer, bilm.zero_state(2))
-    record = {"best": {"score": -1.5}, "config": {"a": {"b": None}}}
-    save_checkpoint(tmp_path / "c", step=1, bilm=bilm, softmax=softmax, optimizer=optimizer, state=state, record=record)
+    save_checkpoint(tmp_path / "c", step=1, bilm=bilm, softmax=softmax, optimizer=optimizer, state=state, record=RECORD)
     state = update(bilm, softmax, optimizer, state)  # with dropout: the random state counts
 
     torch.manual_seed(99)
@@ -56,7 +78,7 @@ def test_everything_comes_back_to_the_bit(tmp_path: Path, make_optimizer) -> Non
     checkpoint = load_checkpoint(tmp_path / "c")
     assert checkpoint is not None
     assert checkpoint.step == 1
-    assert checkpoint.record == record
+    assert checkpoint.record == RECORD
     other_state = restore(checkpoint, bilm=other_bilm, softmax=other_softmax, optimizer=other_optimizer)
     other_state = update(other_bilm, other_softmax, other_optimizer, other_state)
     for name, tensor in {**bilm.state_dict(), **softmax.state_dict()}.items():
@@ -69,7 +91,7 @@ def test_the_new_configs_learning_rate_counts_after_a_resume(tmp_path: Path) -> 
     bilm, softmax = parts(0)
     optimizer = adamw(0.01)([*bilm.parameters(), *softmax.parameters()])
     state = update(bilm, softmax, optimizer, bilm.zero_state(2))
-    save_checkpoint(tmp_path / "c", step=1, bilm=bilm, softmax=softmax, optimizer=optimizer, state=state, record={})
+    save_checkpoint(tmp_path / "c", step=1, bilm=bilm, softmax=softmax, optimizer=optimizer, state=state, record=RECORD)
     checkpoint = load_checkpoint(tmp_path / "c")
     assert checkpoint is not None
     slower = adamw(0.001)([*bilm.parameters(), *softmax.parameters()])
@@ -86,12 +108,87 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
     optimizer = adagrad()([*bilm.parameters(), *softmax.parameters()])
     folder = tmp_path / "c"
     save_checkpoint(
-        folder, step=1, bilm=bilm, softmax=softmax, optimizer=optimizer, state=bilm.zero_state(1), record={}
+        folder, step=1, bilm=bilm, softmax=softmax, optimizer=optimizer, state=bilm.zero_state(1), record=RECORD
     )
     file = folder / TENSORS_FILE
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(PretrainingError, match=str(folder)):
         load_checkpoint(folder)
+
+
+def saved(folder: Path) -> Path:
+    """A checkpoint after one step of AdamW."""
+    bilm, softmax = parts(0)
+    optimizer = adamw(0.01)([*bilm.parameters(), *softmax.parameters()])
+    state = update(bilm, softmax, optimizer, bilm.zero_state(2))
+    save_checkpoint(folder, step=1, bilm=bilm, softmax=softmax, optimizer=optimizer, state=state, record=RECORD)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        *((lambda state, key=key: state.pop(key), key) for key in ("format", "step", *RECORD)),
+        (lambda state: state.update(step="1"), "step"),
+        (lambda state: state.update(step=-1), "step"),
+        (lambda state: state.update(seconds=None), "seconds"),
+        (lambda state: state.update(config=[]), "config"),
+        (lambda state: state.update(corpora={"train": 1}), "corpora"),
+        (lambda state: state["best"].pop("score"), r"best\.score"),
+        (lambda state: state.update(info={}), r"info\.step"),
+        (lambda state: state["info"]["other_scores"].pop("n_targets"), r"other_scores\.n_targets"),
+    ],
+)
+def test_a_damaged_state_names_the_file_and_the_key(
+    tmp_path: Path, damage: Callable[[dict[str, Any]], object], named: str
+) -> None:
+    file = saved(tmp_path / "c") / STATE_FILE
+    state = json.loads(file.read_text(encoding="utf8"))
+    damage(state)
+    file.write_text(json.dumps(state), encoding="utf8")
+    with pytest.raises(PretrainingError, match=rf"(?s){STATE_FILE} is damaged .*{named}"):
+        load_checkpoint(tmp_path / "c")
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '{"format": 1', '{"format": 9}', ""])
+def test_a_state_that_is_something_else(tmp_path: Path, text: str) -> None:
+    (saved(tmp_path / "c") / STATE_FILE).write_text(text, encoding="utf8")
+    with pytest.raises(PretrainingError, match=STATE_FILE):
+        load_checkpoint(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bilm/token_encoder.char_embed", "softmax/W", "optimizer/0.exp_avg", "state/forward_cell", "random/cpu"],
+)
+@pytest.mark.parametrize("how", ["missing", "shape"])
+def test_a_damaged_tensor_is_named(tmp_path: Path, name: str, how: str) -> None:
+    file = saved(tmp_path / "c") / TENSORS_FILE
+    tensors = {key: value.clone() for key, value in load_file(file).items()}
+    tensor = tensors.pop(name)
+    if how == "shape":
+        tensors[name] = tensor[:1].clone()
+    save_file(tensors, file)
+    with pytest.raises(PretrainingError, match=rf"{TENSORS_FILE} is damaged \({name} missing"):
+        load_checkpoint(tmp_path / "c")
+
+
+def test_an_optimizer_without_its_state_is_never_resumed_afresh(tmp_path: Path) -> None:
+    file = saved(tmp_path / "c") / TENSORS_FILE
+    save_file({key: value for key, value in load_file(file).items() if not key.startswith("optimizer/")}, file)
+    with pytest.raises(PretrainingError, match=r"optimizer/0\.exp_avg"):
+        load_checkpoint(tmp_path / "c")
+
+
+def test_tensors_of_another_kind_are_one_error(tmp_path: Path) -> None:
+    saved(tmp_path / "c")
+    checkpoint = load_checkpoint(tmp_path / "c")
+    assert checkpoint is not None
+    checkpoint.tensors["random/cpu"] = torch.zeros(3)  # no bytes
+    bilm, softmax = parts(1)
+    optimizer = adamw(0.01)([*bilm.parameters(), *softmax.parameters()])
+    with pytest.raises(PretrainingError, match=TENSORS_FILE):
+        restore(checkpoint, bilm=bilm, softmax=softmax, optimizer=optimizer)
 
 
 def test_a_failed_write_keeps_what_was_there(tmp_path: Path) -> None:
@@ -117,7 +214,32 @@ def test_between_the_two_renames_the_old_one_is_found(tmp_path: Path) -> None:
     found = existing_folder(folder)
     assert found is not None
     assert (found / "x").read_text() == "old"
+    restore_folder(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+    assert (folder / "x").read_text() == "old"
+    folder.rename(tmp_path / "f.old")
     with replaced_folder(folder) as new:
         (new / "x").write_text("new")
     assert (folder / "x").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "kept").mkdir(parents=True)
+    link = tmp_path / "f"
+    link.symlink_to(tmp_path / "disk" / "kept", target_is_directory=True)
+    for text in ("one", "two"):
+        with replaced_folder(link) as new:
+            (new / "x").write_text(text)
+        assert link.is_symlink()
+        assert (tmp_path / "disk" / "kept" / "x").read_text() == text
+    (tmp_path / "disk" / "kept").rename(tmp_path / "disk" / "kept.old")  # killed between the renames
+    restore_folder(link)
+    assert (link / "x").read_text() == "two"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["disk", "f", "kept", "x"]
+
+
+def test_what_cannot_be_written_names_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("a file where a folder must be made")
+    with pytest.raises(PretrainingError, match=r"cannot write .*deep"), replaced_folder(tmp_path / "f" / "deep"):
+        raise AssertionError("never entered")

@@ -49,6 +49,8 @@ def test_a_filled_config_resolves_to_itself(toy_config: MakeConfig, tmp_path: Pa
         ("objective__samples", 3, "samples"),
         ("objective", {"@misc": "spacy-elmo.no_such.v1"}, "spacy-elmo.no_such.v1"),
         ("optimizer__learn_rate", "fast", "learn_rate"),
+        ("optimizer__learn_rate", -1.0, "learn_rate is -1"),
+        ("optimizer__beta1", 2.0, "beta1 is 2"),
         ("objective", {"@misc": "spacy-elmo.sampled_softmax.v1", "n_samples": 0}, "n_samples"),
     ],
 )
@@ -103,6 +105,62 @@ def test_variables_reach_everything(root: Path, tmp_path: Path) -> None:
 def test_an_override_of_no_section_is_refused(root: Path) -> None:
     with pytest.raises(PretrainingError, match=r"trainig\.rows"):
         load_config(root / "configs" / "pretrain.cfg", {"trainig.rows": 3})
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ("\n[training]\nrows = 3\n", "section 'training' already exists"),
+        ("\nprogress_bar = false\n", "option 'progress_bar' in section 'logger' already exists"),
+        ("\n[logger\n", "logger"),
+        ("\n[a]\nb = %(c)s ${\n", "a"),
+    ],
+)
+def test_a_file_that_is_no_config_is_one_error(root: Path, tmp_path: Path, more: str, named: str) -> None:
+    path = tmp_path / "c.cfg"
+    path.write_text((root / "configs" / "pretrain.cfg").read_text(encoding="utf8") + more, encoding="utf8")
+    with pytest.raises(PretrainingError, match=rf"(?s)c\.cfg.*{named}|does not fit.*{named}"):
+        resolve(load_config(path))
+
+
+def test_a_config_that_is_not_utf8(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "c.cfg"
+    path.write_bytes("# Größe".encode("latin1") + (root / "configs" / "pretrain.cfg").read_bytes())
+    with pytest.raises(PretrainingError, match=r"cannot read the config .*c\.cfg"):
+        load_config(path)
+
+
+def test_a_bom_is_no_matter(root: Path, tmp_path: Path) -> None:
+    path = root / "configs" / "pretrain.cfg"
+    (tmp_path / "c.cfg").write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_config(tmp_path / "c.cfg") == load_config(path)
+    (tmp_path / "c.cfg").write_bytes(b"\xef\xbb\xbf" + path.read_bytes()[path.read_bytes().index(b"[paths]") :])
+    assert load_config(tmp_path / "c.cfg") == load_config(path)
+
+
+def test_sections_of_defaults_can_be_overridden_where_they_do_not_stand(root: Path, tmp_path: Path) -> None:
+    text = (root / "configs" / "pretrain.cfg").read_text(encoding="utf8")
+    for name in ("paths", "system", "nlp", "vocabulary", "training"):
+        start = text.index(f"[{name}]")
+        text = text[:start] + text[text.index("\n[", start) + 1 :]
+    (tmp_path / "c.cfg").write_text(text, encoding="utf8")
+    config = load_config(tmp_path / "c.cfg", {"paths.raw": "a.txt", "training.rows": 7, "nlp.lang": "de"})
+    settings, _ = resolve(config)
+    assert config["corpora"]["train"] == {"@readers": "spacy-elmo.RawText.v1", "path": "a.txt"}
+    assert (settings.training.rows, settings.nlp.lang, settings.system.seed) == (7, "de", 0)
+    resolve(load_config(tmp_path / "c.cfg"))
+
+
+def test_a_limit_of_words_counts_for_own_text_too(root: Path) -> None:
+    path = root / "configs" / "pretrain.cfg"
+    own = {"@readers": "spacy-elmo.RawText.v1", "path": "a.txt"}
+    limits = {"paths.raw": "a.txt", "corpora.train.limit_words": 50}
+    corpora = load_config(path, limits)["corpora"]
+    assert corpora["train"] == {**own, "limit_words": 50}
+    with pytest.raises(PretrainingError, match=r"corpora\.dev\.limit_words has no effect.*paths\.dev"):
+        load_config(path, {**limits, "corpora.dev.limit_words": 20})
+    corpora = load_config(path, {**limits, "corpora.dev.limit_words": 20, "paths.dev": "a.txt"})["corpora"]
+    assert corpora["dev"] == {**own, "limit_words": 20}
 
 
 def test_no_file_is_an_error(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from spacy.tokens import Doc, DocBin
 
 from spacy_elmo.errors import CorpusError
 from spacy_elmo.pretraining import corpus as corpus_module
-from spacy_elmo.pretraining.corpus import EncodedCorpus, corpus_key, encode_corpus, raw_text, sentences_of
+from spacy_elmo.pretraining.corpus import EncodedCorpus, corpus_key, encode_corpus, sentences_of
+from spacy_elmo.pretraining.raw_text import raw_text
 
 TEXT = "The cat sat. It slept!\nA dog barked\n\nSecond document.\n"
 SENTENCES = [["The", "cat", "sat", "."], ["It", "slept", "!"], ["A", "dog", "barked"], ["Second", "document", "."]]

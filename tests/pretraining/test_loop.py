@@ -269,7 +269,9 @@ def test_out_of_memory_names_what_to_lower(toy_config: MakeConfig, tmp_path: Pat
 def test_a_folder_with_a_run_is_not_overwritten(toy_config: MakeConfig, tmp_path: Path) -> None:
     run(toy_config(training__max_steps=3), tmp_path / "out")
     before = (tmp_path / "out" / "losses.jsonl").read_bytes()
-    with pytest.raises(PretrainingError, match=r"run of 3 steps.*--resume"):
+    with pytest.raises(
+        PretrainingError, match=r"holds a run already \(checkpoint, model-best, model-last, losses.jsonl\).*--resume"
+    ):
         run(toy_config(), tmp_path / "out")
     with pytest.raises(PretrainingError, match=r"model\.lstm_dim, training\.rows"):
         run(toy_config(model__lstm_dim=32, training__rows=2), tmp_path / "out", resume=True)

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from spacy_elmo.errors import PretrainingError
 from spacy_elmo.pretraining.optimizers import adagrad, adamw, learn_rate_factor
 
 
@@ -53,3 +57,21 @@ def test_the_learning_rate_rises_then_falls_to_a_tenth() -> None:
 def test_the_learning_rate_can_be_constant() -> None:
     factors = {learn_rate_factor(step, max_steps=9, warmup_steps=0, schedule="constant") for step in range(9)}
     assert factors == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "values"),
+    [
+        (adagrad, "learn_rate", [-1.0, 0.0, math.nan, math.inf]),
+        (adagrad, "initial_accumulator", [-1.0, 0.0, math.nan]),
+        (adamw, "learn_rate", [-1.0, 0.0, math.nan, math.inf]),
+        (adamw, "beta1", [-0.1, 1.0, 2.0, math.nan]),
+        (adamw, "beta2", [-0.1, 1.0, 2.0, math.nan]),
+        (adamw, "eps", [-1.0, 0.0, math.nan, math.inf]),
+        (adamw, "weight_decay", [-1.0, math.nan, math.inf]),
+    ],
+)
+def test_arguments_out_of_range_are_named(make: Callable[..., Any], name: str, values: list[float]) -> None:
+    for value in values:
+        with pytest.raises(PretrainingError, match=rf"optimizer\.{name} is {value}: it must be"):
+            make(**{name: value})

@@ -32,6 +32,19 @@ def test_rows_steps_and_samples_are_named(toy_config: MakeConfig, tmp_path: Path
     config = toy_config(objective={"@misc": "test.too_large_softmax.v1", "n_samples": 5})
     with pytest.raises(
         PretrainingError,
-        match=r"out of memory: lower training\.rows \(4\), training\.unroll_steps \(6\) or objective\.n_samples \(5\)",
+        match=r"out of memory: lower training\.rows \(4\), training\.unroll_steps \(6\) or objective\.n_samples \(5\)"
+        r", or the sizes of the model: model\.lstm_dim \(16\), model\.projection_dim \(8\), "
+        r"vocabulary\.max_words \(50000\)",
     ):
         pretrain(config, tmp_path / "out", stdout=io.StringIO(), stderr=io.StringIO())
+
+
+@pytest.mark.parametrize("lstm_dim", [10**9, 10**17])
+def test_a_model_that_no_machine_holds(toy_config: MakeConfig, tmp_path: Path, lstm_dim: int) -> None:
+    with pytest.raises(PretrainingError, match=rf"out of memory.*model\.lstm_dim \({lstm_dim}\)"):
+        pretrain(
+            toy_config(model__lstm_dim=lstm_dim, model__projection_dim=10**6),
+            tmp_path / "out",
+            stdout=io.StringIO(),
+            stderr=io.StringIO(),
+        )

@@ -11,7 +11,7 @@ from spacy_elmo.bilm.model import BiLM
 from spacy_elmo.bilm.softmax import FullSoftmax
 from spacy_elmo.errors import PretrainingError
 from spacy_elmo.pretraining import perplexity as module
-from spacy_elmo.pretraining.perplexity import Perplexity, perplexity, sentence_perplexities
+from spacy_elmo.pretraining.perplexity import Perplexity, perplexities, perplexity
 
 VOCABULARY = ["<S>", "</S>", "<UNK>", "a", "b", "c"]
 SENTENCES = [["a", "b"], [], ["c", "unseen", "a"] * 3, ["b"], ["a", "c", "c"]]
@@ -73,7 +73,8 @@ def test_neither_order_nor_batches_matter(bilm: BiLM, softmax: FullSoftmax, batc
     found = perplexity(bilm, softmax, VOCABULARY, SENTENCES[::-1], batch_tokens=batch_tokens)
     assert found.forward == pytest.approx(expected.forward, rel=1e-5)
     assert found.backward == pytest.approx(expected.backward, rel=1e-5)
-    each = sentence_perplexities(bilm, softmax, VOCABULARY, SENTENCES, batch_tokens=batch_tokens)
+    total, each = perplexities(bilm, softmax, VOCABULARY, SENTENCES, batch_tokens=batch_tokens)
+    assert total == perplexity(bilm, softmax, VOCABULARY, SENTENCES, batch_tokens=batch_tokens)
     for one, words in zip(each, SENTENCES, strict=True):
         alone = perplexity(bilm, softmax, VOCABULARY, [words])
         assert one.joint == pytest.approx(alone.joint, rel=1e-5)
