@@ -91,13 +91,14 @@ class CharacterEncoder(nn.Module):
         chunks = []
         for chunk in order.split(TYPES_PER_CHUNK):
             columns = min(ids.shape[1], int(lengths[chunk[-1]]) + self.widest)
-            chunks.append(self._convolve(ids[chunk, :columns]))
-        hidden = torch.cat(chunks)
-        for highway in self.highways:
-            hidden = highway(hidden)
-        if self.W_proj is not None and self.b_proj is not None:
-            hidden = torch.addmm(self.b_proj, hidden, self.W_proj)
-        return hidden[torch.argsort(order)]
+            hidden = self._convolve(ids[chunk, :columns])
+            # Chunk by chunk to the end: over all types at once the highways would hold F floats a type several times.
+            for highway in self.highways:
+                hidden = highway(hidden)
+            if self.W_proj is not None and self.b_proj is not None:
+                hidden = torch.addmm(self.b_proj, hidden, self.W_proj)
+            chunks.append(hidden)
+        return torch.cat(chunks)[torch.argsort(order)]
 
     def _convolve(self, ids: Tensor) -> Tensor:
         embedded = self.char_embed[ids]  # (n, columns, char_dim)
