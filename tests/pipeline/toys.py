@@ -6,13 +6,27 @@ from collections.abc import Callable
 from typing import Any
 
 import spacy
+import torch
 from spacy.training import Example
+
+from spacy_elmo.bilm import BiLM
+from spacy_elmo.layers.bilm_model import random_bilm
 
 SENTENCES = [
     ("Ann went to Rome .", [(0, 3, "PER"), (12, 16, "LOC")], ["NOUN", "VERB", "ADP", "NOUN", "PUNCT"]),
     ("I live in Paris .", [(10, 15, "LOC")], ["PRON", "VERB", "ADP", "NOUN", "PUNCT"]),
     ("Paris saw Bob !", [(0, 5, "LOC"), (10, 13, "PER")], ["NOUN", "VERB", "NOUN", "PUNCT"]),
 ]
+
+
+def toy_bilm() -> BiLM:
+    """Small, with vectors of 16 numbers in three layers, all at a scale a component can learn from."""
+    bilm = random_bilm(lstm_dim=16, projection_dim=8, filters=[[1, 8], [2, 8], [3, 8]], char_dim=4)
+    with torch.no_grad():
+        for parameter in bilm.parameters():
+            parameter.mul_(4.0)
+    bilm.invalidate()
+    return bilm
 
 
 def blank() -> Any:

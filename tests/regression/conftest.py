@@ -5,22 +5,14 @@ from typing import Any
 
 import pytest
 import spacy
-import torch
 
 from spacy_elmo import BiLM
-from spacy_elmo.layers.bilm_model import random_bilm
-from tests.pipeline.toys import blank, examples, getter, ner_config, with_elmo
+from tests.pipeline.toys import blank, examples, getter, ner_config, toy_bilm, with_elmo
 
 
 @pytest.fixture(scope="session")
 def bilm() -> BiLM:
-    """Small, with vectors of 16 numbers in three layers, all at a scale a component can learn from."""
-    bilm = random_bilm(lstm_dim=16, projection_dim=8, filters=[[1, 8], [2, 8], [3, 8]], char_dim=4)
-    with torch.no_grad():
-        for parameter in bilm.parameters():
-            parameter.mul_(4.0)
-    bilm.invalidate()
-    return bilm
+    return toy_bilm()
 
 
 @pytest.fixture(scope="session")
