@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from . import cell as cell_step
 from .config import BiLMConfig
 
 
@@ -73,11 +74,8 @@ class LSTMLayer(nn.Module):
             now = gates[start : start + rows]
             h, c = hidden[:rows], cell[:rows]
             now.addmm_(h, recurrent)
-            c.mul_(now[:, 2 * size : 3 * size].sigmoid_())
-            c.addcmul_(now[:, :size].sigmoid_(), now[:, size : 2 * size].tanh_())
-            if self.cell_clip is not None:
-                c.clamp_(-self.cell_clip, self.cell_clip)
-            squashed = torch.tanh(c).mul_(now[:, 3 * size :].sigmoid_())
+            squashed = now.new_empty(rows, size)
+            cell_step.infer(now, c, squashed, self.cell_clip)
             output = outputs[start : start + rows]
             if self.projection is None:
                 output.copy_(squashed)
@@ -179,13 +177,8 @@ class _LSTMFunction(torch.autograd.Function):
                 h, c = h * keep[t], c * keep[t]
             now = gates[t]
             now.addmm_(h, recurrent)
-            i, j = now[:, :size].sigmoid_(), now[:, size : 2 * size].tanh_()
-            fo = now[:, 2 * size :].sigmoid_()
-            c = torch.mul(c, fo[:, :size], out=cells[t])
-            c.addcmul_(i, j)
-            if cell_clip is not None:
-                c.clamp_(-cell_clip, cell_clip)
-            torch.tanh(c, out=squashed[t]).mul_(fo[:, size:])
+            cell_step.forward(now, c, cells[t], squashed[t], cell_clip)
+            c = cells[t]
             h = outputs[t]
             if projection is None:
                 h.copy_(squashed[t])
@@ -208,29 +201,16 @@ class _LSTMFunction(torch.autograd.Function):
         projection_t = None if projection is None else projection.t()
         d_gates = torch.empty_like(gates)
         d_projected = d_outputs.new_empty(steps, rows, width)  # d_outputs may have any strides
-        d_h, d_c = d_hidden, d_cell
+        d_h, d_c = d_hidden, d_cell.clone()
         for t in reversed(range(steps)):
             d_m = torch.add(d_outputs[t], d_h, out=d_projected[t])
             if proj_clip is not None:
                 d_m.masked_fill_(outputs[t].abs() >= proj_clip, 0.0)
             d_squashed = d_m if projection_t is None else d_m @ projection_t
-            i, j, f, o = gates[t].split(size, dim=1)
-            d_i, d_j, d_f, d_o = d_gates[t].split(size, dim=1)
-            tanh_c = torch.tanh(cells[t])
             before = cells[t - 1] if t else cell
-            # Each d_* is the gradient before the gate's non-linearity: d sigmoid = s (1 - s), d tanh = 1 - t^2.
-            torch.mul(d_squashed, tanh_c, out=d_o)
-            d_o.mul_(o).mul_(1.0 - o)
-            d_c = torch.addcmul(d_c, d_squashed.mul(o), 1.0 - tanh_c.square_())
-            if cell_clip is not None:
-                d_c.masked_fill_(cells[t].abs() >= cell_clip, 0.0)
-            torch.mul(d_c, j, out=d_i)
-            d_i.mul_(i).mul_(1.0 - i)
-            torch.mul(d_c, i, out=d_j)
-            d_j.mul_(1.0 - j * j)
-            torch.mul(d_c, before if keep is None else before * keep[t], out=d_f)
-            d_f.mul_(f).mul_(1.0 - f)
-            d_c = d_c * f
+            if keep is not None:
+                before = before * keep[t]
+            cell_step.backward(gates[t], before, cells[t], d_squashed, d_c, d_gates[t], cell_clip)
             d_h = d_gates[t] @ recurrent_t
             if keep is not None:
                 d_c.mul_(keep[t])

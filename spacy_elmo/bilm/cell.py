@@ -1,0 +1,81 @@
+"""The pointwise half of an LSTM step: from gates to cell and output, and back. Matrix products are elsewhere.
+
+Gates lie in bilm-tf's order i, j, f, o, side by side; the forget gate's +1 is already in them:
+
+    c = clip(sigmoid(f) * c + sigmoid(i) * tanh(j))
+    m = sigmoid(o) * tanh(c)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def infer(gates: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float | None) -> None:
+    """One step without gradients.
+
+    gates: (B, 4H), **overwritten**. cell: (B, H) float32, c, updated in place. squashed: (B, H), m is written here.
+    gates and squashed have one dtype, float32 or bfloat16; all arithmetic is float32.
+    """
+    size = cell.shape[1]
+    if gates.dtype != cell.dtype:
+        gates = gates.to(cell.dtype)
+    cell.mul_(gates[:, 2 * size : 3 * size].sigmoid_())
+    cell.addcmul_(gates[:, :size].sigmoid_(), gates[:, size : 2 * size].tanh_())
+    if cell_clip is not None:
+        cell.clamp_(-cell_clip, cell_clip)
+    if squashed.dtype == cell.dtype:
+        torch.tanh(cell, out=squashed).mul_(gates[:, 3 * size :].sigmoid_())
+    else:
+        squashed.copy_(torch.tanh(cell).mul_(gates[:, 3 * size :].sigmoid_()))
+
+
+def forward(gates: Tensor, before: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float | None) -> None:
+    """One step of training.
+
+    gates: (B, 4H), the activations are left here (sigmoid i, tanh j, sigmoid f, sigmoid o).
+    before: (B, H), c of the step before. cell, squashed: (B, H), c and m are written here.
+    """
+    size = cell.shape[1]
+    i, j = gates[:, :size].sigmoid_(), gates[:, size : 2 * size].tanh_()
+    fo = gates[:, 2 * size :].sigmoid_()
+    torch.mul(before, fo[:, :size], out=cell)
+    cell.addcmul_(i, j)
+    if cell_clip is not None:
+        cell.clamp_(-cell_clip, cell_clip)
+    torch.tanh(cell, out=squashed).mul_(fo[:, size:])
+
+
+def backward(
+    activations: Tensor,
+    before: Tensor,
+    cell: Tensor,
+    d_squashed: Tensor,
+    d_cell: Tensor,
+    d_gates: Tensor,
+    cell_clip: float | None,
+) -> None:
+    """The gradient of ``forward``; a cell at its clip passes none.
+
+    activations: (B, 4H), what ``forward`` left in the gates. before, cell: (B, H), c before and after the step.
+    d_squashed: (B, H), of m. d_cell: (B, H), of c as later steps see it; becomes that of ``before``, **in place**.
+    d_gates: (B, 4H), the gradient before the non-linearities is written here.
+    """
+    size = cell.shape[1]
+    i, j, f, o = activations.split(size, dim=1)
+    d_i, d_j, d_f, d_o = d_gates.split(size, dim=1)
+    tanh_c = torch.tanh(cell)
+    # Each d_* is the gradient before the gate's non-linearity: d sigmoid = s (1 - s), d tanh = 1 - t^2.
+    torch.mul(d_squashed, tanh_c, out=d_o)
+    d_o.mul_(o).mul_(1.0 - o)
+    d_cell.addcmul_(d_squashed.mul(o), 1.0 - tanh_c.square_())
+    if cell_clip is not None:
+        d_cell.masked_fill_(cell.abs() >= cell_clip, 0.0)
+    torch.mul(d_cell, j, out=d_i)
+    d_i.mul_(i).mul_(1.0 - i)
+    torch.mul(d_cell, i, out=d_j)
+    d_j.mul_(1.0 - j * j)
+    torch.mul(d_cell, before, out=d_f)
+    d_f.mul_(f).mul_(1.0 - f)
+    d_cell.mul_(f)
