@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,26 +18,39 @@ from torch import Tensor
 
 from ..errors import ElmoError
 from .characters import BOS, EOS
+from .matmul import Precision, checked_precision
+from .stacks import Stacks, make_stacks
+from .words import WordVectors
 
 if TYPE_CHECKING:
-    from .lstm import LSTMStack
     from .model import BiLM, BiLMState
 
 # Rows and words that run together: enough rows for good matrix products, few enough words to keep memory small.
 ROWS_PER_BATCH = 128
 WORDS_PER_BATCH = 8192
-# Packed steps for which gates are held at once: 4H floats each, 64 MB at the published size.
-STEPS_PER_WINDOW = 1024
+# Words whose token vectors are remembered: 64 MB at the published size.
+CACHE_WORDS = 32_768
+
+
+class Packed(NamedTuple):
+    """The weights as inference wants them, in one precision."""
+
+    words: WordVectors
+    stacks: Stacks
 
 
 @dataclass
 class Runtime:
     """What is derived from the weights or from earlier calls: never copied, never saved.
 
+    packed: the weights of each precision that was asked for.
     carried: the state of each row after the last call with ``state="carry"``.
     version: tells these weights from all others in this process.
+    stamp: where the weights were and how often torch had written to them when this was made.
     """
 
+    stamp: tuple[tuple[int, int], ...] = ()
+    packed: dict[Precision, Packed] = field(default_factory=dict)
     carried: BiLMState | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     version: int = field(default_factory=itertools.count(1).__next__)
@@ -96,8 +109,10 @@ def encode(
     sentences: Iterable[Iterable[str]],
     state: Literal["zero", "warm", "carry"] | None = None,
     *,
+    precision: Precision = "float32",
     out: Sequence[Tensor] | None = None,
     max_length: int = 512,
+    cache_words: int = CACHE_WORDS,
 ) -> list[Tensor]:
     """Layers 0 to L of each sentence, boundaries added and removed inside.
 
@@ -108,20 +123,41 @@ def encode(
     state: where the LSTMs start. None: the weights' own policy; "zero"; "warm": the start state kept with the
         weights; "carry": row i starts where row i of the call before ended, as bilm-tf and AllenNLP run
         (``bilm.reset_state()`` forgets). Carried calls run one at a time.
+    precision: of the matrix products. "float32" is exact; "bfloat16" rounds what is multiplied, for up to twice the
+        speed on processors that have it and half the memory of weights. All else is float32 in both.
     out: tensors to write into, one a sentence, each (L + 1, n, 2P) float32 on the model's device, any strides.
     max_length: steps that run at once; longer rows go in windows that carry their state, with the same result.
+    cache_words: word types whose token vectors are kept for later calls, P floats each (the cache is the biLM's, and is
+        emptied when its weights change). 0: none.
     RETURNS: float32 (L + 1, n, 2P) for each sentence, on the model's device.
-    Raises ElmoError for an unknown state policy, a max_length below 1, "warm" without a start state, strings in the
-        place of lists, ``out`` of other shapes.
+    Raises ElmoError for an unknown state policy or precision, a max_length below 1, a negative cache_words, "warm"
+        without a start state, strings in the place of lists, ``out`` of other shapes.
     """
     sentences = checked_sentences(sentences, state, ("zero", "warm", "carry"), max_length)
+    if cache_words < 0:
+        raise ElmoError(f"cache_words is at least 0, not {cache_words}")
     if out is not None:
         _check_out(bilm, sentences, out)
     with torch.no_grad():
+        runtime = bilm.runtime()
+        packed = _packed(bilm, runtime, checked_precision(precision))
+        words, rows = unique_words(sentences)
+        table = packed.words.table(bilm, words, cache_words)
         if state != "carry":
-            return _encode(bilm, sentences, state, out, max_length)
-        with bilm._runtime.lock:
-            return _encode(bilm, sentences, state, out, max_length)
+            return _encode(bilm, packed.stacks, table, rows, state, out, max_length)
+        with runtime.lock:
+            return _encode(bilm, packed.stacks, table, rows, state, out, max_length)
+
+
+def _packed(bilm: BiLM, runtime: Runtime, precision: Precision) -> Packed:
+    packed = runtime.packed.get(precision)
+    if packed is None:
+        with runtime.lock:
+            packed = runtime.packed.get(precision)
+            if packed is None:
+                packed = Packed(WordVectors(bilm, precision), make_stacks(bilm, precision))
+                runtime.packed[precision] = packed
+    return packed
 
 
 def _check_out(bilm: BiLM, sentences: Sequence[Sequence[str]], out: Sequence[Tensor]) -> None:
@@ -135,27 +171,29 @@ def _check_out(bilm: BiLM, sentences: Sequence[Sequence[str]], out: Sequence[Ten
 
 def _encode(
     bilm: BiLM,
-    sentences: Sequence[Sequence[str]],
+    stacks: Stacks,
+    table: Tensor,
+    rows: list[np.ndarray],
     state: Literal["zero", "warm", "carry"] | None,
     out: Sequence[Tensor] | None,
     max_length: int,
 ) -> list[Tensor]:
     config = bilm.config
-    words, rows = unique_words(sentences)
-    table = bilm.token_encoder(bilm.token_ids(words))
     if out is None:
-        out = [table.new_empty(config.n_layers + 1, len(sentence), config.width) for sentence in sentences]
+        out = [table.new_empty(config.n_layers + 1, len(row) - 2, config.width) for row in rows]
     # Without carried state an empty sentence changes nothing.
     indices = [i for i, row in enumerate(rows) if len(row) > 2 or state == "carry"]
-    carried = _carried_rows(bilm, len(sentences)) if state == "carry" else None
-    for batch in batches_by_length(indices, [len(row) for row in rows]):
+    carried = _carried_rows(bilm, len(rows)) if state == "carry" else None
+    for batch in batches_by_length(indices, [len(row) for row in rows], stacks.rows):
         start = bilm.start_state(len(batch), "zero" if state == "carry" else state)
         if carried is not None:
             for name, tensor in start.tensors().items():
                 tensor.copy_(carried.tensors()[name][:, batch])
-        _encode_batch(bilm, table, [rows[i] for i in batch], start, [out[i] for i in batch], max_length)
+        hidden = torch.stack([start.forward_hidden, start.backward_hidden])
+        cell = torch.stack([start.forward_cell, start.backward_cell])
+        _encode_batch(stacks, table, [rows[i] for i in batch], hidden, cell, [out[i] for i in batch], max_length)
         if carried is not None:
-            for name, tensor in start.tensors().items():
+            for name, tensor in zip(start.tensors(), (hidden[0], cell[0], hidden[1], cell[1]), strict=True):
                 carried.tensors()[name][:, batch] = tensor
     return list(out)
 
@@ -174,40 +212,59 @@ def _carried_rows(bilm: BiLM, rows: int) -> BiLMState:
 
 
 def _encode_batch(
-    bilm: BiLM, table: Tensor, rows: list[np.ndarray], state: BiLMState, out: list[Tensor], max_length: int
+    stacks: Stacks,
+    table: Tensor,
+    rows: list[np.ndarray],
+    hidden: Tensor,
+    cell: Tensor,
+    out: list[Tensor],
+    max_length: int,
 ) -> None:
-    """Run rows of descending length through both stacks into ``out``. ``state`` is updated in place."""
-    width = bilm.config.projection_dim
+    """Run rows of descending length through both stacks into ``out``. hidden, cell: as ``Stacks.run`` has them."""
     lengths = np.array([len(row) for row in rows])
     words = lengths - 2
-    # One row writes its result where it belongs; several share a buffer that is dealt out at the end.
-    shared = out[0] if len(rows) == 1 else table.new_empty(out[0].shape[0], int(words.sum()), 2 * width)
-    first = np.cumsum(words) - words
     types = np.concatenate(rows)
-    offsets = np.cumsum(lengths) - lengths
-    window = max(1, min(max_length, STEPS_PER_WINDOW // len(rows)))
-    directions: tuple[tuple[LSTMStack, Tensor, Tensor], ...] = (
-        (bilm.forward_lstm, state.forward_hidden, state.forward_cell),
-        (bilm.backward_lstm, state.backward_hidden, state.backward_cell),
-    )
-    for direction, (stack, hidden, cell) in enumerate(directions):
-        half = slice(direction * width, (direction + 1) * width)
-        for begin in range(0, int(lengths[0]), window):
-            steps = np.arange(begin, min(begin + window, int(lengths[0])))
-            # Rows are sorted, so those that go on are the first ones.
-            active = np.searchsorted(-lengths, -steps, side="left")
-            step = np.repeat(steps, active)
-            row = np.arange(len(step)) - np.repeat(np.cumsum(active) - active, active)
-            position = step if direction == 0 else lengths[row] - 1 - step
-            inputs = table[torch.from_numpy(types[offsets[row] + position]).to(table.device)]
-            outputs = stack.run(inputs, active.tolist(), hidden, cell)
-            inside = np.flatnonzero((position > 0) & (position < lengths[row] - 1))
-            if len(inside) == 0:
+    first = np.cumsum(lengths) - lengths  # of each row, among ``types``
+    # Each word's row, its step in either direction (a boundary comes first), and its token vector, which is layer 0.
+    row_of = np.repeat(np.arange(len(rows)), words)
+    place = np.arange(len(row_of)) - np.repeat(np.cumsum(words) - words, words)
+    step_of = np.stack([place + 1, words[row_of] - place])
+    # One row writes its result where it belongs; several share a buffer that is dealt out at the end.
+    shared = out[0] if len(rows) == 1 else table.new_empty(out[0].shape[0], len(row_of), out[0].shape[2])
+    width = table.shape[1]
+    token_vectors = table[_on(table, types[first[row_of] + step_of[0]])]
+    shared[0, :, :width] = token_vectors
+    shared[0, :, width:] = token_vectors
+
+    window = max(1, min(max_length, stacks.steps // len(rows)))
+    for begin in range(0, int(lengths[0]), window):
+        end = min(begin + window, int(lengths[0]))
+        steps = np.arange(begin, end)
+        # Rows are sorted, so those that go on are the first ones.
+        active = np.searchsorted(-lengths, -steps, side="left")
+        starts = np.cumsum(active) - active
+        step = np.repeat(steps, active)
+        row = np.arange(len(step)) - np.repeat(starts, active)
+        read = np.stack([types[first[row] + step], types[first[row] + lengths[row] - 1 - step]])
+        layers = stacks.run(table, _on(table, read), active.tolist(), hidden, cell)
+        for direction in range(2):
+            half = slice(direction * width, (direction + 1) * width)
+            steps_here = step_of[direction]
+            if begin == 0 and end == lengths[0]:
+                source = _on(table, starts[steps_here] + row_of)
+                for depth, layer in enumerate(layers, 1):
+                    shared[depth, :, half] = layer[direction][source]
                 continue
-            source = torch.from_numpy(inside).to(table.device)
-            target = torch.from_numpy((first[row] + position - 1)[inside]).to(table.device)
-            for depth, layer in enumerate((inputs, *outputs)):
-                shared[depth, :, half].index_copy_(0, target, layer[source])
+            inside = np.flatnonzero((steps_here >= begin) & (steps_here < end))
+            source = _on(table, starts[steps_here[inside] - begin] + row_of[inside])
+            target = _on(table, inside)
+            for depth, layer in enumerate(layers, 1):
+                shared[depth, :, half].index_copy_(0, target, layer[direction][source])
     if len(rows) > 1:
-        for begin, count, result in zip(first.tolist(), words.tolist(), out, strict=True):
-            result.copy_(shared[:, begin : begin + count])
+        for result, part in zip(out, shared.split(words.tolist(), dim=1), strict=True):
+            result.copy_(part)
+
+
+def _on(table: Tensor, index: np.ndarray) -> Tensor:
+    """Indices as a tensor where ``table`` is."""
+    return torch.from_numpy(index).to(table.device)

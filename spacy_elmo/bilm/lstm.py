@@ -1,4 +1,4 @@
-"""The projected, clipped LSTM of one direction: a layer for training, a step loop for inference, and their stack.
+"""The projected, clipped LSTM of one direction, differentiable: a layer and a stack of them. (Inference: stacks.py.)
 
 Cell (bilm-tf's; weights as in its files, gate blocks i, j, f, o):
 
@@ -56,37 +56,6 @@ class LSTMLayer(nn.Module):
             inputs, hidden, cell, keep, self.kernel, self.bias, self.projection, self.cell_clip, self.proj_clip
         )
 
-    def run(self, inputs: Tensor, batch_sizes: list[int], hidden: Tensor, cell: Tensor) -> Tensor:
-        """Run over time without gradients, on rows that end one after another.
-
-        inputs: (n, P), packed: all rows of step 0, then those of step 1 that still go on, and so forth.
-        batch_sizes: rows of each step, never rising; they sum to n.
-        hidden, cell: (B, P), (B, H): the start state, **updated in place** (a row that ended keeps its last state).
-        RETURNS: (n, P), packed like the inputs.
-        """
-        width = inputs.shape[1]
-        size = cell.shape[1]
-        recurrent = self.kernel[width:]
-        gates = torch.addmm(_with_forget_bias(self.bias), inputs, self.kernel[:width])
-        outputs = inputs.new_empty(len(inputs), width)
-        start = 0
-        for rows in batch_sizes:
-            now = gates[start : start + rows]
-            h, c = hidden[:rows], cell[:rows]
-            now.addmm_(h, recurrent)
-            squashed = now.new_empty(rows, size)
-            cell_step.infer(now, c, squashed, self.cell_clip)
-            output = outputs[start : start + rows]
-            if self.projection is None:
-                output.copy_(squashed)
-            else:
-                torch.mm(squashed, self.projection, out=output)
-            if self.proj_clip is not None:
-                output.clamp_(-self.proj_clip, self.proj_clip)
-            h.copy_(output)
-            start += rows
-        return outputs
-
 
 class LSTMStack(nn.Module):
     """The layers of one direction, the second and later ones with a skip connection where the config has it."""
@@ -121,21 +90,8 @@ class LSTMStack(nn.Module):
             cells.append(last_cell)
         return outputs, torch.stack(hiddens), torch.stack(cells)
 
-    def run(self, inputs: Tensor, batch_sizes: list[int], hidden: Tensor, cell: Tensor) -> list[Tensor]:
-        """Run all layers without gradients on packed rows: see ``LSTMLayer.run``.
 
-        hidden, cell: (L, B, P), (L, B, H), updated in place. RETURNS: L outputs (n, P).
-        """
-        outputs = []
-        for depth, layer in enumerate(self.layers):
-            assert isinstance(layer, LSTMLayer)
-            output = layer.run(inputs, batch_sizes, hidden[depth], cell[depth])
-            inputs = output.add_(inputs) if depth and self.use_skip_connections else output
-            outputs.append(inputs)
-        return outputs
-
-
-def _with_forget_bias(bias: Tensor) -> Tensor:
+def with_forget_bias(bias: Tensor) -> Tensor:
     """The bias with the forget gate's +1, which is in the formula and not in the files."""
     size = len(bias) // 4
     bias = bias.clone()
@@ -166,7 +122,7 @@ class _LSTMFunction(torch.autograd.Function):
         steps, rows, width = inputs.shape
         size = cell.shape[1]
         flat = inputs.reshape(steps * rows, width)
-        gates = torch.addmm(_with_forget_bias(bias), flat, kernel[:width]).view(steps, rows, 4 * size)
+        gates = torch.addmm(with_forget_bias(bias), flat, kernel[:width]).view(steps, rows, 4 * size)
         recurrent = kernel[width:]
         cells = inputs.new_empty(steps, rows, size)
         squashed = inputs.new_empty(steps, rows, size)

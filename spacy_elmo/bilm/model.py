@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from ..errors import ElmoError
 from .characters import BOS, EOS, UNK, character_ids
 from .config import BiLMConfig
-from .encode import Runtime, batches_by_length, checked_sentences, encode, unique_words
+from .encode import CACHE_WORDS, Runtime, batches_by_length, checked_sentences, encode, unique_words
 from .lstm import LSTMStack
+from .matmul import Precision
 from .token_encoder import CharacterEncoder, WordEncoder
 
 StatePolicy = Literal["zero", "warm", "carry"]
@@ -77,7 +78,15 @@ class BiLM(nn.Module):
     @property
     def version(self) -> int:
         """A number that no other weights in this process have: it changes whenever ``invalidate`` is called."""
-        return self._runtime.version
+        return self.runtime().version
+
+    def runtime(self) -> Runtime:
+        """What is derived from the weights; a new one where torch has moved them or written to them since."""
+        # Every tensor is asked, every time: some ten microseconds against vectors of weights that are gone.
+        stamp = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters())
+        if self._runtime.stamp != stamp:
+            self._runtime = Runtime(stamp=stamp)
+        return self._runtime
 
     def __getstate__(self) -> dict[str, Any]:
         # Derived state belongs to this object in this process: a copy starts without.
@@ -160,11 +169,20 @@ class BiLM(nn.Module):
         sentences: Iterable[Iterable[str]],
         state: StatePolicy | None = None,
         *,
+        precision: Precision = "float32",
         out: Sequence[Tensor] | None = None,
         max_length: int = 512,
+        cache_words: int = CACHE_WORDS,
     ) -> list[Tensor]:
         """The layers of each sentence: see ``spacy_elmo.bilm.encode.encode``."""
-        return encode(self, sentences, state, out=out, max_length=max_length)
+        return encode(
+            self, sentences, state, precision=precision, out=out, max_length=max_length, cache_words=cache_words
+        )
+
+    def forget_words(self) -> None:
+        """Empty the cache of token vectors that ``encode`` keeps."""
+        for packed in self._runtime.packed.values():
+            packed.words.forget()
 
     def forward(
         self,

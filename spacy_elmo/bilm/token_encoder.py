@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from .characters import N_CHARACTERS, PAD_CHARACTER
 from .config import BiLMConfig
 
 # Types that pass the CNN at once: bounds its memory, and each chunk is trimmed to its own longest word.
-TYPES_PER_CHUNK = 256
+TYPES_PER_CHUNK = {"cpu": 256, "cuda": 2048}
 
 
 class Highway(nn.Module):
@@ -82,37 +83,52 @@ class CharacterEncoder(nn.Module):
         ids: (n, C) int64 character ids, unshifted.
         RETURNS: (n, P).
         """
-        # Similar lengths together: a chunk is trimmed to its longest word and the widest filter, which is exact,
-        # because every window beyond lies in padding and equals one that is kept.
         if len(ids) == 0:
             return self.char_embed.new_zeros(0, self.width)
-        lengths = (ids != PAD_CHARACTER).sum(dim=1)
-        order = torch.argsort(lengths)
-        chunks = []
-        for chunk in order.split(TYPES_PER_CHUNK):
-            columns = min(ids.shape[1], int(lengths[chunk[-1]]) + self.widest)
-            hidden = self._convolve(ids[chunk, :columns])
-            # Chunk by chunk to the end: over all types at once the highways would hold F floats a type several times.
-            for highway in self.highways:
-                hidden = highway(hidden)
-            if self.W_proj is not None and self.b_proj is not None:
-                hidden = torch.addmm(self.b_proj, hidden, self.W_proj)
-            chunks.append(hidden)
-        return torch.cat(chunks)[torch.argsort(order)]
+        return encode_by_length(ids, self.widest, self._encode)
+
+    def _encode(self, ids: Tensor) -> Tensor:
+        hidden = self._convolve(ids)
+        for highway in self.highways:
+            hidden = highway(hidden)
+        if self.W_proj is not None and self.b_proj is not None:
+            hidden = torch.addmm(self.b_proj, hidden, self.W_proj)
+        return hidden
 
     def _convolve(self, ids: Tensor) -> Tensor:
         embedded = self.char_embed[ids]  # (n, columns, char_dim)
-        n, columns, char_dim = embedded.shape
         pooled = []
         for weight, bias in zip(self.conv_weights, self.conv_biases, strict=True):
-            width = weight.shape[0]
-            # Windows as rows of one matrix: (n, positions, width * char_dim).
-            windows = embedded.as_strided((n, columns - width + 1, width * char_dim), (columns * char_dim, char_dim, 1))
-            convolved = windows.reshape(-1, width * char_dim) @ weight.reshape(width * char_dim, -1)
+            columns = windows(embedded, weight.shape[0])
+            convolved = columns.flatten(0, 1) @ weight.flatten(0, 1)
             # The bias is the same at every position, so it may be added after the maximum.
-            pooled.append(convolved.view(n, columns - width + 1, -1).max(dim=1).values + bias)
+            pooled.append(convolved.view(*columns.shape[:2], -1).max(dim=1).values + bias)
         features = torch.cat(pooled, dim=1)
         return torch.relu(features) if self.activation == "relu" else torch.tanh(features)
+
+
+def encode_by_length(ids: Tensor, widest: int, encode: Callable[[Tensor], Tensor]) -> Tensor:
+    """Encode word types in chunks of similar length, to the end: over all types at once memory would grow with them.
+
+    A chunk is trimmed to its longest word and the widest filter, which is exact: every window beyond lies in padding and
+    equals one that is kept.
+
+    ids: (n, C), n > 0. widest: columns of the widest filter. encode: (m, columns) -> (m, width), row by row.
+    RETURNS: (n, width), in the order of ``ids``.
+    """
+    size = TYPES_PER_CHUNK[ids.device.type]
+    lengths, order = (ids != PAD_CHARACTER).sum(dim=1).sort()
+    chunks = [
+        encode(ids[chunk, : min(ids.shape[1], longest + widest)])
+        for chunk, longest in zip(order.split(size), [int(part[-1]) for part in lengths.split(size)], strict=True)
+    ]
+    return torch.cat(chunks)[torch.argsort(order)]
+
+
+def windows(embedded: Tensor, width: int) -> Tensor:
+    """All windows of ``width`` columns: (n, columns, char_dim) -> a view (n, positions, width * char_dim)."""
+    n, columns, char_dim = embedded.shape
+    return embedded.as_strided((n, columns - width + 1, width * char_dim), (columns * char_dim, char_dim, 1))
 
 
 class WordEncoder(nn.Module):

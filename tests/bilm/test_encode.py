@@ -13,7 +13,6 @@ from torch import Tensor
 
 from spacy_elmo.bilm import encode
 from spacy_elmo.bilm.encode import batches_by_length, unique_words
-from spacy_elmo.bilm.lstm import LSTMStack
 from spacy_elmo.bilm.model import BiLM
 from spacy_elmo.errors import ElmoError
 
@@ -155,7 +154,7 @@ def test_layer_0_is_the_token_vector_twice(bilm: BiLM) -> None:
 def test_windows_change_nothing(bilm: BiLM, sentences: list[list[str]], max_length: int, steps: int) -> None:
     expected = bilm.encode(sentences)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encode, "STEPS_PER_WINDOW", steps)
+        patch.setattr(bilm.runtime().packed["float32"].stacks, "steps", steps)
         assert_layers(bilm.encode(sentences, max_length=max_length), expected)
 
 
@@ -163,15 +162,17 @@ def test_windows_change_nothing(bilm: BiLM, sentences: list[list[str]], max_leng
 def test_no_more_steps_run_at_once_than_was_asked_for(
     bilm: BiLM, monkeypatch: pytest.MonkeyPatch, max_length: int, held: int
 ) -> None:
+    bilm.encode(SENTENCES)
+    stacks = bilm.runtime().packed["float32"].stacks
     windows: list[list[int]] = []
-    run = LSTMStack.run
+    run = stacks.run
 
-    def watched(stack: LSTMStack, inputs: Tensor, batch_sizes: list[int], *state: Tensor) -> list[Tensor]:
+    def watched(table: Tensor, types: Tensor, batch_sizes: list[int], *state: Tensor) -> list[Tensor]:
         windows.append(batch_sizes)
-        return run(stack, inputs, batch_sizes, *state)
+        return run(table, types, batch_sizes, *state)
 
-    monkeypatch.setattr(encode, "STEPS_PER_WINDOW", held)
-    monkeypatch.setattr(LSTMStack, "run", watched)
+    monkeypatch.setattr(stacks, "steps", held)
+    monkeypatch.setattr(stacks, "run", watched)
     bilm.encode(SENTENCES, max_length=max_length)
     longest = max(map(len, SENTENCES)) + 2
     assert max(map(len, windows)) == max(1, min(max_length, longest, held // windows[0][0]))

@@ -22,6 +22,9 @@ from ..reference.make_golden import BATCHES, CARRIED, CASES, GOLDEN, SENTENCES, 
 
 # float32 against float64; values are up to 6 in size, where float32 itself steps by 5e-7.
 TOLERANCE = 2e-6
+# The state goes through three batches, and rounding with it: every order of summation (MKL's, oneDNN's, one row or
+# many) ends elsewhere, up to 2.7e-6 away with these weights, which are large enough to run into their clips.
+CARRIED_TOLERANCE = 4e-6
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +57,12 @@ def split(array: np.ndarray, sentences: list[list[str]]) -> list[np.ndarray]:
     return np.split(array, np.cumsum([len(words) for words in sentences])[:-1], axis=1)
 
 
-def assert_layers(found: list[torch.Tensor], expected: list[np.ndarray]) -> None:
+def assert_layers(found: list[torch.Tensor], expected: list[np.ndarray], tolerance: float = TOLERANCE) -> None:
     assert len(found) == len(expected)
     for tensor, array in zip(found, expected, strict=True):
         assert tensor.dtype == torch.float32
         assert tuple(tensor.shape) == array.shape
-        np.testing.assert_allclose(tensor.double().numpy(), array, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(tensor.double().numpy(), array, rtol=0, atol=tolerance)
 
 
 def test_the_file_is_what_the_committed_script_writes(golden: dict[str, np.ndarray]) -> None:
@@ -123,5 +126,5 @@ def test_carried_state_over_batches_of_changing_size(golden: dict[str, np.ndarra
     expected = split(golden[f"{case}/carried"], [sentence for batch in batches for sentence in batch])
     for _ in range(2):  # the second time after a reset
         found = [layers for batch in batches for layers in bilm.encode(batch, "carry")]
-        assert_layers(found, expected)
+        assert_layers(found, expected, CARRIED_TOLERANCE)
         bilm.reset_state()

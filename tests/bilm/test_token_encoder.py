@@ -106,7 +106,7 @@ def many_words() -> list[str]:
 
 def test_more_types_than_a_chunk_holds_keep_their_order() -> None:
     words = many_words()
-    assert len(words) > 2 * token_encoder.TYPES_PER_CHUNK
+    assert len(words) > 2 * token_encoder.TYPES_PER_CHUNK["cpu"]
     bilm = make_bilm(5).double()
     found = encoded(bilm, words)
     for index in [0, 1, 255, 256, 257, 511, 512, 599]:
@@ -120,7 +120,7 @@ def test_more_types_than_a_chunk_holds_keep_their_order() -> None:
 def test_the_size_of_a_chunk_changes_nothing(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     bilm = make_bilm(5).double()
     expected = encoded(bilm, TRICKY)
-    monkeypatch.setattr(token_encoder, "TYPES_PER_CHUNK", size)
+    monkeypatch.setitem(token_encoder.TYPES_PER_CHUNK, "cpu", size)
     torch.testing.assert_close(encoded(bilm, TRICKY), expected, rtol=0, atol=1e-12)
 
 

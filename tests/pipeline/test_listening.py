@@ -102,7 +102,9 @@ def test_vectors_inside_update_are_those_of_prediction(bilm: BiLM) -> None:
             elmo.update(examples(nlp))
             inside, _ = elmo.layers_for(docs, is_train=True)
             for got, doc in zip(inside, docs, strict=True):
-                np.testing.assert_allclose(got, elmo(doc)._.elmo.layers, atol=1e-6)
+                # Training takes other matrix products, and these weights are drawn so large (vectors up to 18) that
+                # rounding grows on its way through the layers.
+                np.testing.assert_allclose(got, elmo(doc)._.elmo.layers, atol=5e-5)
 
 
 def test_an_unfrozen_bilm_learns_through_all_listeners(bilm: BiLM) -> None:

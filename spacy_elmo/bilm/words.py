@@ -1,0 +1,115 @@
+"""Word types to vectors, for inference: the token encoder on packed weights, each type once, and a memory of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .matmul import Matmul, Precision
+from .token_encoder import CharacterEncoder, Highway, encode_by_length, windows
+
+if TYPE_CHECKING:
+    from .model import BiLM
+
+# Words beyond this are rare, seldom come back, and could be of any size: they are not remembered.
+LONGEST_REMEMBERED = 100
+
+
+class WordVectors:
+    """Token vectors (U, P) of word types. What was computed is kept across calls and threads, up to a limit."""
+
+    def __init__(self, bilm: BiLM, precision: Precision) -> None:
+        encoder = bilm.token_encoder
+        # A word table is as fast as a memory of it.
+        self._remembers = isinstance(encoder, CharacterEncoder)
+        self._encode = _PackedEncoder(encoder, precision) if isinstance(encoder, CharacterEncoder) else encoder
+        self._rows: dict[str, int] = {}
+        self._vectors = torch.zeros(0, bilm.config.projection_dim, device=bilm.device)
+        self._lock = threading.Lock()
+
+    def table(self, bilm: BiLM, words: Sequence[str], limit: int) -> Tensor:
+        """(U, P) for U distinct words. limit: how many words are remembered at most; 0: none."""
+        if limit == 0 or not self._remembers:
+            return self._encode(bilm.token_ids(words))
+        with self._lock:
+            rows = [self._rows.get(word, -1) for word in words]
+            known = [i for i, row in enumerate(rows) if row >= 0]
+            if len(known) == len(words):
+                return self._vectors[torch.tensor(rows, device=self._vectors.device)]
+            missing = [i for i, row in enumerate(rows) if row < 0]
+            fresh = self._encode(bilm.token_ids([words[i] for i in missing]))
+            table = fresh.new_empty(len(words), fresh.shape[1])
+            table[missing] = fresh
+            if known:
+                table[known] = self._vectors[[rows[i] for i in known]]
+            self._remember([words[i] for i in missing], fresh, limit)
+            return table
+
+    def forget(self) -> None:
+        """Keep nothing of what was computed so far."""
+        with self._lock:
+            self._rows.clear()
+            self._vectors = self._vectors[:0].clone()
+
+    def _remember(self, words: list[str], vectors: Tensor, limit: int) -> None:
+        kept = [i for i, word in enumerate(words) if len(word) <= LONGEST_REMEMBERED][:limit]
+        if len(self._rows) + len(kept) > limit:
+            # Starting anew is simpler than choosing whom to forget, and the frequent words are back at once.
+            self._rows.clear()
+        first = len(self._rows)
+        end = first + len(kept)
+        if end > len(self._vectors):
+            # Twice the room each time: a word is copied twice at most, on average.
+            grown = vectors.new_empty(min(limit, max(1024, 2 * end)), vectors.shape[1])
+            grown[:first] = self._vectors[:first]
+            self._vectors = grown
+        self._vectors[first:end] = vectors[kept]
+        self._rows.update(zip((words[i] for i in kept), range(first, end), strict=True))
+
+
+class _PackedEncoder:
+    """``CharacterEncoder``'s function on packed weights; float32 outside of the products."""
+
+    def __init__(self, encoder: CharacterEncoder, precision: Precision) -> None:
+        self.char_embed = encoder.char_embed.detach()
+        self.widths = [weight.shape[0] for weight in encoder.conv_weights]
+        self.convolutions = [Matmul(weight.flatten(0, 1), None, precision) for weight in encoder.conv_weights]
+        self.biases = torch.cat([bias.detach() for bias in encoder.conv_biases])
+        self.activation = encoder.activation
+        self.highways = [_PackedHighway(one, precision) for one in encoder.highways if isinstance(one, Highway)]
+        self.projection = None if encoder.W_proj is None else Matmul(encoder.W_proj, encoder.b_proj, precision)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """(n, C) -> (n, P)."""
+        return encode_by_length(ids, max(self.widths), self._encode)
+
+    def _encode(self, ids: Tensor) -> Tensor:
+        embedded = self.char_embed[ids].to(self.convolutions[0].dtype)
+        pooled = []
+        for width, convolve in zip(self.widths, self.convolutions, strict=True):
+            columns = windows(embedded, width)
+            convolved = convolve(columns.flatten(0, 1))
+            pooled.append(convolved.view(*columns.shape[:2], -1).amax(dim=1))
+        features = torch.cat(pooled, dim=1).to(self.biases.dtype).add_(self.biases)
+        hidden = features.relu_() if self.activation == "relu" else features.tanh_()
+        for highway in self.highways:
+            hidden = highway(hidden)
+        if self.projection is not None:
+            hidden = self.projection(hidden.to(self.projection.dtype)).to(hidden.dtype)
+        return hidden
+
+
+class _PackedHighway:
+    """``Highway`` with both its matrices in one."""
+
+    def __init__(self, highway: Highway, precision: Precision) -> None:
+        weight = torch.cat([highway.W_carry.detach(), highway.W_transform.detach()], dim=1)
+        self.both = Matmul(weight, torch.cat([highway.b_carry, highway.b_transform]), precision)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        gate, transformed = self.both(hidden.to(self.both.dtype)).to(hidden.dtype).chunk(2, dim=1)
+        return torch.lerp(hidden, transformed.relu_(), gate.sigmoid_())
