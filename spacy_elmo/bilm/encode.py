@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import ElmoError
 from .characters import BOS, EOS
@@ -46,10 +46,11 @@ class Runtime:
     packed: the weights of each precision that was asked for.
     carried: the state of each row after the last call with ``state="carry"``.
     version: tells these weights from all others in this process.
-    stamp: where the weights were and how often torch had written to them when this was made.
+    tensors: the weights. stamp: where they were, and how often torch had written to each, when this was made.
     """
 
-    stamp: tuple[tuple[int, int], ...] = ()
+    tensors: list[nn.Parameter] = field(default_factory=list)
+    stamp: list[tuple[int, int]] = field(default_factory=list)
     packed: dict[Precision, Packed] = field(default_factory=dict)
     carried: BiLMState | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)

@@ -24,7 +24,7 @@ def checked_precision(precision: str) -> Precision:
     """The precision. Raises ElmoError for another word."""
     if precision not in PRECISIONS:
         raise ElmoError(f"precision is one of {', '.join(map(repr, PRECISIONS))}, not {precision!r}")
-    return precision  # type: ignore[return-value]
+    return precision
 
 
 class Matmul:

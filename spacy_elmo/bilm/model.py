@@ -82,11 +82,25 @@ class BiLM(nn.Module):
 
     def runtime(self) -> Runtime:
         """What is derived from the weights; a new one where torch has moved them or written to them since."""
-        # Every tensor is asked, every time: some ten microseconds against vectors of weights that are gone.
-        stamp = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters())
-        if self._runtime.stamp != stamp:
-            self._runtime = Runtime(stamp=stamp)
-        return self._runtime
+        # Asked at every call: some ten microseconds, against vectors of weights that are gone.
+        runtime = self._runtime
+        stamp = _stamp(runtime.tensors)
+        if not runtime.tensors or runtime.stamp != stamp:
+            tensors = list(self.parameters())
+            runtime = self._runtime = Runtime(tensors=tensors, stamp=_stamp(tensors))
+        return runtime
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        # to(), cuda(), double(): the tensors may be others afterwards.
+        super()._apply(fn, recurse)
+        self.invalidate()
+        return self
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """torch's; what was derived from the weights before is dropped."""
+        keys = super().load_state_dict(*args, **kwargs)
+        self.invalidate()
+        return keys
 
     def __getstate__(self) -> dict[str, Any]:
         # Derived state belongs to this object in this process: a copy starts without.
@@ -266,6 +280,11 @@ class BiLM(nn.Module):
             tops.append(F.dropout(outputs[-1], dropout, training=dropout > 0.0).transpose(0, 1))
             ends |= {f"{direction}_hidden": hidden.detach(), f"{direction}_cell": cell.detach()}
         return tops[0], tops[1], BiLMState.from_tensors(ends)
+
+
+def _stamp(tensors: list[nn.Parameter]) -> list[tuple[int, int]]:
+    """Where tensors are, and how often torch has written to each."""
+    return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in tensors]
 
 
 def _table_rows(config: BiLMConfig, vocabulary: list[str] | None) -> dict[str, int]:

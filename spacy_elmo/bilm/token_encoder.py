@@ -110,8 +110,8 @@ class CharacterEncoder(nn.Module):
 def encode_by_length(ids: Tensor, widest: int, encode: Callable[[Tensor], Tensor]) -> Tensor:
     """Encode word types in chunks of similar length, to the end: over all types at once memory would grow with them.
 
-    A chunk is trimmed to its longest word and the widest filter, which is exact: every window beyond lies in padding and
-    equals one that is kept.
+    A chunk is trimmed to its longest word and the widest filter, which is exact: every window beyond lies in padding
+    and equals one that is kept.
 
     ids: (n, C), n > 0. widest: columns of the widest filter. encode: (m, columns) -> (m, width), row by row.
     RETURNS: (n, width), in the order of ``ids``.

@@ -20,6 +20,7 @@ from spacy.tokens import Doc
 from torch import Tensor
 
 from ..bilm import BiLM
+from ..bilm.matmul import Precision, checked_precision
 from ..errors import ElmoError
 from .span_getters import Offsets, SpanGetter, readable_words
 
@@ -34,8 +35,10 @@ class DocLayers:
     """Computes (L + 1, n_tokens, 2P) for Docs, remembers it, and collects gradients.
 
     span_getter: what the biLM reads as one sentence. state: start-state policy, None for the weights' own.
-    max_length: steps of a window inside the biLM. dtype: "float32" or "float16", of what is kept and handed out.
-    frozen: whether the biLM stays as it is. cache_mb: bound of the memo in MB (10**6 bytes); 0: no memo.
+    max_length: steps of a window inside the biLM. precision: of its matrix products where nothing trains.
+    dtype: "float32" or "float16", of what is kept and handed out. frozen: whether the biLM stays as it is.
+    cache_mb: bound of the memo in MB (10**6 bytes); 0: no memo.
+    cache_words: bound of the biLM's cache of token vectors, in words; 0: none.
     Copies and pickles start without memo and gradients.
     """
 
@@ -45,20 +48,26 @@ class DocLayers:
         span_getter: SpanGetter,
         state: Literal["zero", "warm"] | None,
         max_length: int,
+        precision: Precision,
         dtype: Literal["float32", "float16"],
         frozen: bool,
         cache_mb: int,
+        cache_words: int,
     ) -> None:
         if max_length < 1:
             raise ElmoError(f"elmo: max_length is at least 1, not {max_length}")
         if cache_mb < 0:
             raise ElmoError(f"elmo: cache_mb is at least 0, not {cache_mb}")
+        if cache_words < 0:
+            raise ElmoError(f"elmo: cache_words is at least 0, not {cache_words}")
         self.span_getter = span_getter
         self.state = state
         self.max_length = max_length
+        self.precision = checked_precision(precision)
         self.dtype = np.dtype(dtype)
         self.frozen = frozen
         self.cache_mb = cache_mb
+        self.cache_words = cache_words
         self._forget()
 
     def config(self) -> dict[str, Any]:
@@ -73,9 +82,11 @@ class DocLayers:
             "span_getter": span_getter,
             "state": self.state,
             "max_length": self.max_length,
+            "precision": self.precision,
             "dtype": self.dtype.name,
             "frozen": self.frozen,
             "cache_mb": self.cache_mb,
+            "cache_words": self.cache_words,
         }
 
     def _forget(self) -> None:
@@ -195,7 +206,14 @@ class DocLayers:
                 out.append(array[:, start : start + len(words)])
                 if isinstance(rows, np.ndarray):
                     moves.append((array, start, rows))
-        bilm.encode(sentences, self.state, out=out, max_length=self.max_length)
+        bilm.encode(
+            sentences,
+            self.state,
+            precision=self.precision,
+            out=out,
+            max_length=self.max_length,
+            cache_words=self.cache_words,
+        )
         for array, start, rows in moves:
             _spread(array, start, rows)
         return [array.cpu().numpy().astype(self.dtype, copy=False) for array in arrays]

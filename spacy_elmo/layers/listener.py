@@ -17,6 +17,7 @@ from thinc.api import Model
 from thinc.types import Floats2d
 
 from ..bilm import BiLM
+from ..bilm.encode import CACHE_WORDS
 from ..errors import ElmoError, NoSentencesError
 from .bilm_model import find_bilm, get_bilm
 from .doc_layers import Backprop, DocLayers
@@ -213,9 +214,11 @@ def ElmoTok2Vec_v1(
     span_getter: SpanGetter | None = None,
     state: Literal["zero", "warm"] | None = None,
     max_length: int = 512,
+    precision: Literal["float32", "bfloat16"] = "float32",
     dtype: Literal["float32", "float16"] = "float32",
     frozen: bool = True,
     cache_mb: int = 512,
+    cache_words: int = CACHE_WORDS,
 ) -> Model[list[Doc], list[Floats2d]]:
     """The same vectors as ElmoListener.v1, from a biLM of its own inside the component: no `elmo` pipe is needed.
 
@@ -226,9 +229,11 @@ def ElmoTok2Vec_v1(
         span_getter=span_getter or rule_spans(),
         state=state,
         max_length=max_length,
+        precision=precision,
         dtype=dtype,
         frozen=frozen,
         cache_mb=cache_mb,
+        cache_words=cache_words,
     )
     return _standalone_model(bilm, _checked_mix(mix, elmo_dropout), elmo_dropout, doc_layers)
 

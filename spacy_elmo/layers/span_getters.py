@@ -20,6 +20,7 @@ from typing import TypeAlias
 import numpy as np
 import spacy
 from spacy.pipeline import Sentencizer
+from spacy.strings import get_string_id
 from spacy.tokens import Doc
 
 from ..errors import ElmoError, NoSentencesError
@@ -38,7 +39,8 @@ def rule_spans(*, punct_chars: list[str] | None = None) -> SpanGetter:
     punct_chars (list[str] | None): Characters that end a sentence. None or empty: those of the `sentencizer`.
     RETURNS (SpanGetter): The span getter.
     """
-    rule = partial(_rule_spans, sentencizer=Sentencizer(punct_chars=punct_chars))
+    ends = np.array([get_string_id(char) for char in punct_chars or Sentencizer.default_punct_chars], dtype=np.uint64)
+    rule = partial(_rule_spans, ends=np.unique(ends))
     return _described(rule, "spacy-elmo.rule_spans.v1", punct_chars=punct_chars)
 
 
@@ -112,11 +114,20 @@ def _described(getter: partial[list[Offsets]], name: str, **arguments: object) -
     return getter
 
 
-def _rule_spans(docs: Sequence[Doc], *, sentencizer: Sentencizer) -> list[Offsets]:
-    # `predict` only guesses: it writes neither to the Docs nor to the sentencizer.
+def _rule_spans(docs: Sequence[Doc], *, ends: np.ndarray) -> list[Offsets]:
+    # The sentencizer's rule without its loop over tokens: a sentence begins at the first token that is no punctuation
+    # after one that ends a sentence.
     spans = []
-    for doc, guesses in zip(docs, sentencizer.predict(docs), strict=True):
-        starts = [i for i, guess in enumerate(guesses) if guess]
+    for doc in docs:
+        attributes = doc.to_array(["ORTH", "IS_PUNCT"])
+        closes = np.isin(attributes[:, 0], ends)
+        closed = np.cumsum(closes)
+        plain = np.flatnonzero(~closes & (attributes[:, 1] == 0))
+        # Among plain tokens, those before which something was closed since the plain token before.
+        begins = plain[1:][np.diff(closed[plain]) > 0]
+        if len(plain) and closed[plain[0]]:
+            begins = np.concatenate([plain[:1], begins])
+        starts = [0, *begins.tolist()] if len(doc) else []
         spans.append(list(pairwise([*starts, len(doc)])))
     return spans
 

@@ -16,6 +16,8 @@ from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer
 
 from ..bilm import BiLM
+from ..bilm.encode import CACHE_WORDS
+from ..bilm.matmul import PRECISIONS, Precision
 from ..errors import ElmoError, WeightsError
 from ..layers.bilm_model import find_bilm, set_bilm
 from ..layers.doc_layers import Backprop, DocLayers, ignore_gradient
@@ -47,10 +49,12 @@ DEFAULT_CONFIG = Config().from_str(
         "span_getter": DEFAULT_CONFIG["span_getter"],
         "store": "layers",
         "dtype": "float32",
+        "precision": "float32",
         "state": None,
         "frozen": True,
         "max_length": 512,
         "cache_mb": 512,
+        "cache_words": CACHE_WORDS,
         "vectors": False,
     },
 )
@@ -61,10 +65,12 @@ def make_elmo(
     span_getter: SpanGetter,
     store: str,
     dtype: str,
+    precision: str,
     state: str | None,
     frozen: bool,
     max_length: int,
     cache_mb: int,
+    cache_words: int,
     vectors: bool,
 ) -> Elmo:
     """Make the component `elmo`: see ``Elmo`` for the arguments."""
@@ -75,10 +81,12 @@ def make_elmo(
         span_getter=span_getter,
         store=store,  # type: ignore[arg-type]
         dtype=dtype,  # type: ignore[arg-type]
+        precision=precision,  # type: ignore[arg-type]
         state=state,  # type: ignore[arg-type]
         frozen=frozen,
         max_length=max_length,
         cache_mb=cache_mb,
+        cache_words=cache_words,
         vectors=vectors,
     )
 
@@ -90,10 +98,13 @@ class Elmo(TrainablePipe):
     span_getter: what the biLM reads as one sentence.
     store: what is kept on a Doc: all "layers" (L + 1, n_tokens, 2P), their "mean" (n_tokens, 2P), or "none".
     dtype: "float32" or "float16", of what is kept on Docs and in the memo.
+    precision: of the biLM's matrix products, "float32" (exact) or "bfloat16" (faster and smaller where the processor
+        has it). A biLM that trains (frozen = false) uses float32 while it does.
     state: where the LSTMs start, "zero" or "warm"; None: the weights' own policy.
     frozen: whether the biLM stays as it is in training. False: it learns through all its listeners.
     max_length: steps of a window inside the biLM: bounds memory, changes no result by more than rounding.
     cache_mb: bound in MB of the memo that keeps training texts' layers from step to step.
+    cache_words: how many word types' token vectors are kept from text to text (P floats each); 0: none.
     vectors: let doc.vector, token.vector, span.vector and similarity come from here.
 
     These options live in the config alone: ``spacy.load(path, config={"components": {"elmo": {...}}})`` changes them.
@@ -109,15 +120,18 @@ class Elmo(TrainablePipe):
         span_getter: SpanGetter,
         store: Store = "layers",
         dtype: Dtype = "float32",
+        precision: Precision = "float32",
         state: Literal["zero", "warm"] | None = None,
         frozen: bool = True,
         max_length: int = 512,
         cache_mb: int = 512,
+        cache_words: int = CACHE_WORDS,
         vectors: bool = False,
     ) -> None:
         for option, value, allowed in (
             ("store", store, get_args(Store)),
             ("dtype", dtype, get_args(Dtype)),
+            ("precision", precision, PRECISIONS),
             ("state", state, ("zero", "warm", None)),
         ):
             if value not in allowed:
@@ -133,7 +147,14 @@ class Elmo(TrainablePipe):
         self.store = store
         self.vectors = vectors
         self.doc_layers = DocLayers(
-            span_getter=span_getter, state=state, max_length=max_length, dtype=dtype, frozen=frozen, cache_mb=cache_mb
+            span_getter=span_getter,
+            state=state,
+            max_length=max_length,
+            precision=precision,
+            dtype=dtype,
+            frozen=frozen,
+            cache_mb=cache_mb,
+            cache_words=cache_words,
         )
         allow_replacing(model, self.doc_layers)
         self.listener_map: dict[str, list[Model[Any, Any]]] = {}

@@ -37,7 +37,9 @@ def expected(bilm: BiLM, words: list[str]) -> Tensor:
 def test_the_packed_encoder_is_the_encoder(options: dict[str, Any]) -> None:
     bilm = make_bilm(2, **options)
     words = ["<S>", "</S>", "", "a", "cats", "日本語", "x" * 60]
-    torch.testing.assert_close(WordVectors(bilm, "float32").table(bilm, words, 0), expected(bilm, words), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        WordVectors(bilm, "float32").table(bilm, words, 0), expected(bilm, words), rtol=0, atol=1e-6
+    )
 
 
 def test_bfloat16_is_near() -> None:
