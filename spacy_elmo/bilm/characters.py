@@ -1,12 +1,14 @@
-"""Words to character ids: bytes of UTF-8 between a begin and an end mark, padded to a fixed length.
+"""Words to character ids: what a word is spelled with, between a begin and an end mark, padded to a fixed length.
 
-Ids are bilm-tf's *unshifted* ones everywhere in this package: bytes are 0 to 255, then five marks. The public
-inference code shifts them by one to make room for a padding token; we never feed padding to the encoder.
+bilm-tf spells bytes of UTF-8. Ids are its *unshifted* ones everywhere in this package: bytes are 0 to 255, then five
+marks. The public inference code shifts them by one to make room for a padding token; we never feed padding to the
+encoder. ELMoForManyLangs spells Unicode code points by a table that comes with the weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +22,20 @@ BEGIN_WORD = 258
 END_WORD = 259
 PAD_CHARACTER = 260
 N_CHARACTERS = 261
+
+
+class Marks(NamedTuple):
+    """The words that stand for a sentence's begin and end, and for what is in no table."""
+
+    begin: str
+    end: str
+    unknown: str
+
+
+BILM_TF_MARKS = Marks(BOS, EOS, UNK)
+MANY_LANGS_MARKS = Marks("<bos>", "<eos>", "<oov>")
+# What every character table of ELMoForManyLangs holds beside its characters.
+CHARACTER_MARKS = ("<bos>", "<eos>", "<oov>", "<pad>", "<bow>", "<eow>")
 
 
 def character_ids(words: Sequence[str], max_characters_per_token: int) -> np.ndarray:
@@ -58,3 +74,24 @@ def _content(word: str, room: int) -> bytes:
     if len(head) < room < len(word):
         head = word.encode("utf8", "ignore")  # surrogates vanished from the head: what follows moves up
     return head[:room]
+
+
+def code_point_ids(words: Sequence[str], rows: Mapping[str, int], max_characters_per_token: int) -> np.ndarray:
+    """Spell words as ELMoForManyLangs does.
+
+    A word is its first C - 2 code points (one that is in no row: ``<oov>``) between two marks, padded with ``<pad>``.
+    The begin mark is the row of ``<eow>`` and the end mark that of ``<bow>``: swapped in that program, in training
+    too, so the weights want it so. ``<bos>`` and ``<eos>`` as words are spelled by their own rows.
+
+    words: n words. rows: of each character and of ``CHARACTER_MARKS``, by their text.
+    max_characters_per_token: C.
+    RETURNS: (n, C) int64.
+    """
+    room = max_characters_per_token - 2
+    begin, end, unknown = rows["<eow>"], rows["<bow>"], rows["<oov>"]
+    ids = np.full((len(words), max_characters_per_token), rows["<pad>"], dtype=np.int64)
+    for row, word in enumerate(words):
+        boundary = word in MANY_LANGS_MARKS[:2]
+        content = [rows[word]] if boundary else [rows.get(character, unknown) for character in word[:room]]
+        ids[row, : len(content) + 2] = (begin, *content, end)
+    return ids

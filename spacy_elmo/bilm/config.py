@@ -1,4 +1,9 @@
-"""The shape of a biLM: one validated, frozen record, the same facts as bilm-tf's ``options.json``."""
+"""The shape of a biLM: one validated, frozen record, the same facts as bilm-tf's ``options.json``.
+
+It describes two families, which share their LSTMs and differ in how words become token vectors. bilm-tf's reads bytes,
+or looks words up in a table of token vectors. ELMoForManyLangs' has tables of code points, of word vectors, or of
+both, and projects what they give: ``n_characters`` and ``word_dim`` are set for it alone.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from ..errors import ElmoError
+from .characters import BILM_TF_MARKS, MANY_LANGS_MARKS, Marks
 
 Activation = Literal["relu", "tanh"]
 StartPolicy = Literal["zero", "warm"]
@@ -18,6 +24,19 @@ PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7
 # Sizes of tensors are int64. No stored tensor tells the characters of a word: beyond this, no text fits into memory.
 _LARGEST_COUNT = 2**63 - 1
 _LARGEST_COLUMNS = 2**16
+
+# The section of our own options in which ELMoForManyLangs' token encoder stands, under the names of its fields.
+_MANY_LANGS = "many_langs"
+_MANY_LANGS_FIELDS = (
+    "filters",
+    "activation",
+    "n_highway",
+    "char_dim",
+    "max_characters_per_token",
+    "n_characters",
+    "n_words",
+    "word_dim",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +50,15 @@ class BiLMConfig:
     proj_clip (float | None): bound on the projected output; None or 0: none.
     use_skip_connections (bool): add a layer's input to its output, from the second layer on.
     filters (tuple[tuple[int, int], ...] | None): (width, count) of each group of character filters;
-        None: word-table input.
+        None: words come from a table alone.
     activation ("relu" | "tanh"): of the character CNN.
     n_highway (int): highway layers after the CNN.
     char_dim (int): size of a character embedding.
-    max_characters_per_token (int): C, with the two word marks: a word keeps C - 2 bytes.
-    n_words (int | None): rows of the word table; set if and only if ``filters`` is None.
+    max_characters_per_token (int): C, with the two word marks: a word keeps C - 2 bytes (or code points).
+    n_words (int | None): rows of the word table; set if and only if there is one.
+    n_characters (int | None): rows of the table of code points; None: characters are bytes.
+    word_dim (int | None): size of a word vector, which goes through a projection, beside the character features if
+        there are some; None: the word table holds token vectors, or there is none.
     state ("zero" | "warm"): where an LSTM starts when the caller does not say.
     """
 
@@ -52,6 +74,8 @@ class BiLMConfig:
     char_dim: int = 16
     max_characters_per_token: int = 50
     n_words: int | None = None
+    n_characters: int | None = None
+    word_dim: int | None = None
     state: StartPolicy = "zero"
 
     def __post_init__(self) -> None:
@@ -67,7 +91,10 @@ class BiLMConfig:
             raise ElmoError(f"activation is 'relu' or 'tanh', not {_shown(self.activation)}")
         if self.state not in get_args(StartPolicy):
             raise ElmoError(f"state is 'zero' or 'warm', not {_shown(self.state)}")
-        if self.projection_dim > self.lstm_dim:
+        for name in ("n_words", "n_characters", "word_dim"):
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name), at_least=1)
+        if self.projection_dim > self.lstm_dim and not self.is_many_langs:
             raise ElmoError(
                 f"projection_dim ({self.projection_dim}) is larger than the LSTM's cells ({self.lstm_dim}): "
                 "an LSTM cannot project to more than it holds"
@@ -75,16 +102,23 @@ class BiLMConfig:
         if self.filters is None:
             if self.n_words is None:
                 raise ElmoError("a biLM without character filters reads words: set n_words, the rows of its word table")
-            _check_count("n_words", self.n_words, at_least=1)
+            if self.n_characters is not None:
+                raise ElmoError("n_characters is for a biLM that reads characters: leave it out, or set filters")
             # What only a character encoder reads stays at its defaults, so that equal models have equal configs.
-            for name in ("activation", "n_highway", "char_dim", "max_characters_per_token"):
+            # (ELMoForManyLangs cuts a word before it looks it up.)
+            unread = ("activation", "n_highway", "char_dim", "max_characters_per_token")
+            for name in unread[:3] if self.is_many_langs else unread:
                 object.__setattr__(self, name, getattr(type(self), name))
         else:
             self._check_filters()
 
     def _check_filters(self) -> None:
-        if self.n_words is not None:
+        if self.word_dim is not None and self.n_characters is None:
+            raise ElmoError("word_dim beside character filters needs code points: set n_characters, or leave it out")
+        if self.word_dim is None and self.n_words is not None:
             raise ElmoError("n_words is for word-table input: leave it out, or set filters to null")
+        if self.word_dim is not None and self.n_words is None:
+            raise ElmoError("word_dim is the size of word vectors: set n_words, the rows of their table")
         filters = self.filters
         if not isinstance(filters, (list, tuple)) or not filters:
             raise ElmoError(f"filters is a list of [width, count] pairs, not {_shown(filters)}")
@@ -111,18 +145,39 @@ class BiLMConfig:
         return sum(count for _, count in self.filters or ())
 
     @property
+    def is_many_langs(self) -> bool:
+        """Whether the token encoder is ELMoForManyLangs': its own tables, ``<bos>`` and ``<eos>``, a projection."""
+        return self.n_characters is not None or self.word_dim is not None
+
+    @property
+    def marks(self) -> Marks:
+        """The words at a sentence's two ends, and that for unknown words."""
+        return MANY_LANGS_MARKS if self.is_many_langs else BILM_TF_MARKS
+
+    @property
+    def n_features(self) -> int:
+        """Size of what the token encoder's projection reads: word vector and character features."""
+        return (self.word_dim or 0) + self.n_filters
+
+    @property
     def has_char_projection(self) -> bool:
-        """Whether the token encoder ends in a projection F -> P (bilm-tf leaves it out when F == P)."""
-        return self.filters is not None and self.n_filters != self.projection_dim
+        """Whether the token encoder ends in a projection ``n_features`` -> P.
+
+        bilm-tf leaves it out when F == P, and has none after a word table; ELMoForManyLangs always has it.
+        """
+        return self.is_many_langs or (self.filters is not None and self.n_filters != self.projection_dim)
 
     @property
     def has_projection(self) -> bool:
-        """Whether the LSTM projects its output H -> P (bilm-tf leaves it out when P == H, and with it proj_clip)."""
-        return self.projection_dim < self.lstm_dim
+        """Whether the LSTM projects its output H -> P.
+
+        bilm-tf leaves that out when P == H, and with it proj_clip; ELMoForManyLangs never does.
+        """
+        return self.is_many_langs or self.projection_dim < self.lstm_dim
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> BiLMConfig:
-        """Read bilm-tf's and AllenNLP's ``options.json``. Keys of training and unknown keys are ignored.
+        """Read bilm-tf's and AllenNLP's ``options.json``, or ``to_options``. Other keys are ignored.
 
         n_characters is checked by whoever reads the weights, next to the table's shape.
         Raises ElmoError for a missing key or a value out of range.
@@ -137,7 +192,10 @@ class BiLMConfig:
             "use_skip_connections": lstm.get("use_skip_connections", False),
             "state": options.get("state", "zero"),
         }
-        if "char_cnn" in options:
+        if _MANY_LANGS in options:
+            many_langs = _section(options, _MANY_LANGS)
+            kwargs |= {name: _required(many_langs, _MANY_LANGS, name) for name in _MANY_LANGS_FIELDS}
+        elif "char_cnn" in options:
             char_cnn = _section(options, "char_cnn")
             kwargs |= {
                 "filters": _required(char_cnn, "char_cnn", "filters"),
@@ -148,10 +206,16 @@ class BiLMConfig:
             }
         else:
             kwargs |= {"filters": None, "n_words": _required(options, "the options", "n_tokens_vocab")}
-        return cls(**kwargs)
+        config = cls(**kwargs)
+        if _MANY_LANGS in options and not config.is_many_langs:
+            raise ElmoError(f"'{_MANY_LANGS}' in the options sets neither n_characters nor word_dim")
+        return config
 
     def to_options(self) -> dict[str, Any]:
-        """The same facts in the structure of ``options.json``, with 262 characters as inference code expects."""
+        """The same facts in the structure of ``options.json``, with 262 characters as inference code expects.
+
+        That structure has no place for ELMoForManyLangs' token encoder, which gets a section of ours, ``many_langs``.
+        """
         options: dict[str, Any] = {
             "bidirectional": True,
             "lstm": {
@@ -164,7 +228,10 @@ class BiLMConfig:
             },
             "state": self.state,
         }
-        if self.filters is None:
+        if self.is_many_langs:
+            options[_MANY_LANGS] = {name: getattr(self, name) for name in _MANY_LANGS_FIELDS}
+            options[_MANY_LANGS]["filters"] = self.filters and [list(pair) for pair in self.filters]
+        elif self.filters is None:
             options["n_tokens_vocab"] = self.n_words
         else:
             options["char_cnn"] = {

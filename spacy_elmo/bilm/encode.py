@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ElmoError
-from .characters import BOS, EOS
+from .characters import BILM_TF_MARKS, Marks
 from .matmul import Precision, checked_precision
 from .stacks import Stacks, make_stacks
 from .words import WordVectors
@@ -57,12 +57,15 @@ class Runtime:
     version: int = field(default_factory=itertools.count(1).__next__)
 
 
-def unique_words(sentences: Sequence[Sequence[str]]) -> tuple[list[str], list[np.ndarray]]:
+def unique_words(
+    sentences: Sequence[Sequence[str]], marks: Marks = BILM_TF_MARKS
+) -> tuple[list[str], list[np.ndarray]]:
     """Give each word type a number and write the sentences, between their boundaries, in numbers.
 
-    RETURNS: the types (``<S>`` and ``</S>`` first), and for each sentence of n words an int64 array (n + 2,).
+    RETURNS: the types (those of the begin and the end of a sentence first), and for each sentence of n words an int64
+        array (n + 2,).
     """
-    numbers: dict[str, int] = {BOS: 0, EOS: 1}
+    numbers: dict[str, int] = {marks.begin: 0, marks.end: 1}
     rows = [
         np.fromiter(
             (0, *[numbers.setdefault(word, len(numbers)) for word in sentence], 1),
@@ -142,7 +145,7 @@ def encode(
     with torch.no_grad():
         runtime = bilm.runtime()
         packed = _packed(bilm, runtime, checked_precision(precision))
-        words, rows = unique_words(sentences)
+        words, rows = unique_words(sentences, bilm.config.marks)
         table = packed.words.table(bilm, words, cache_words)
         if state != "carry":
             return _encode(bilm, packed.stacks, table, rows, state, out, max_length)

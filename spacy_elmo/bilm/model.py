@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import ElmoError
-from .characters import BOS, EOS, UNK, character_ids
+from .characters import CHARACTER_MARKS, PAD_CHARACTER, character_ids, code_point_ids
 from .config import BiLMConfig
 from .encode import CACHE_WORDS, Runtime, batches_by_length, checked_sentences, encode, unique_words
 from .lstm import LSTMStack
@@ -49,9 +49,11 @@ class BiLM(nn.Module):
     """A biLM: words in, L + 1 layers of vectors out. Layer 0 is the token vector, twice.
 
     config: sizes and options.
-    vocabulary: with word-table input, the word of each row of the table. It holds ``<S>`` and ``</S>``.
+    vocabulary: with a word table, the word of each of its rows. It holds ``<S>`` and ``</S>`` (with ELMoForManyLangs'
+        token encoder ``<bos>``, ``<eos>`` and ``<oov>``).
+    characters: with a table of code points, the character of each of its rows, or one of ``CHARACTER_MARKS``.
     Parameters are zeros until ``initialize`` draws them or somebody loads them.
-    Raises ElmoError when the vocabulary does not fit the config.
+    Raises ElmoError when vocabulary or characters do not fit the config.
     """
 
     token_encoder: CharacterEncoder | WordEncoder
@@ -60,12 +62,19 @@ class BiLM(nn.Module):
     start_backward_hidden: Tensor | None
     start_backward_cell: Tensor | None
 
-    def __init__(self, config: BiLMConfig, *, vocabulary: list[str] | None = None) -> None:
+    def __init__(
+        self, config: BiLMConfig, *, vocabulary: list[str] | None = None, characters: list[str] | None = None
+    ) -> None:
         super().__init__()
         self.config = config
         self.vocabulary = vocabulary
+        self.characters = characters
         self._rows = _table_rows(config, vocabulary)
-        self.token_encoder = WordEncoder(config) if config.filters is None else CharacterEncoder(config)
+        self._character_rows = _character_rows(config, characters)
+        if config.filters is None:
+            self.token_encoder = WordEncoder(config)
+        else:
+            self.token_encoder = CharacterEncoder(config, self._character_rows.get("<pad>", PAD_CHARACTER))
         self.forward_lstm = LSTMStack(config)
         self.backward_lstm = LSTMStack(config)
         for direction in DIRECTIONS:
@@ -134,21 +143,32 @@ class BiLM(nn.Module):
     def token_ids(self, words: Sequence[str]) -> Tensor:
         """What the token encoder reads.
 
-        RETURNS: int64 on the model's device: character ids (n, C), or rows of the word table (n,).
+        RETURNS: int64 on the model's device: character ids (n, C), or rows of the word table (n,), or both (n, 1 + C),
+            the row first.
         Raises ElmoError for a word that is no str, or is outside a vocabulary that has no ``<UNK>``.
         """
         for word in words:
             if not isinstance(word, str):
                 raise ElmoError(f"words are str, not {type(word).__name__}: of a spaCy token, give its text")
-        if self.config.filters is not None:
-            ids = character_ids(words, self.config.max_characters_per_token)
-            return torch.from_numpy(ids).to(self.device)
-        return torch.tensor([self._row(word) for word in words], dtype=torch.int64, device=self.device)
+        columns = self.config.max_characters_per_token
+        if self.config.is_many_langs:
+            boundaries = self.config.marks[:2]
+            # The cut form is looked up too.
+            words = [word if word in boundaries else word[: columns - 2] for word in words]
+        if self.config.n_words is not None:
+            ids = np.fromiter(map(self._row, words), dtype=np.int64, count=len(words))
+        if self._character_rows:
+            spelled = code_point_ids(words, self._character_rows, columns)
+            ids = spelled if self.config.n_words is None else np.concatenate([ids[:, None], spelled], axis=1)
+        elif self.config.filters is not None:
+            ids = character_ids(words, columns)
+        return torch.from_numpy(ids).to(self.device)
 
     def _row(self, word: str) -> int:
-        row = self._rows.get(word, self._rows.get(UNK))
+        unknown = self.config.marks.unknown
+        row = self._rows.get(word, self._rows.get(unknown))
         if row is None:
-            raise ElmoError(f"{word!r} is not in the biLM's vocabulary, which has no {UNK} to stand in for it")
+            raise ElmoError(f"{word!r} is not in the biLM's vocabulary, which has no {unknown} to stand in for it")
         return row
 
     def start_state(self, rows: int, state: Literal["zero", "warm"] | None = None) -> BiLMState:
@@ -212,7 +232,7 @@ class BiLM(nn.Module):
         Raises ElmoError as ``encode`` does; there is no "carry" here.
         """
         sentences = checked_sentences(sentences, state, ("zero", "warm"), max_length)
-        words, rows = unique_words(sentences)
+        words, rows = unique_words(sentences, self.config.marks)
         table = self.token_encoder(self.token_ids(words))
         results: list[Tensor] = [table.new_zeros(self.config.n_layers + 1, 0, self.config.width)] * len(sentences)
         filled = [index for index, row in enumerate(rows) if len(row) > 2]
@@ -289,7 +309,7 @@ def _stamp(tensors: list[nn.Parameter]) -> list[tuple[int, int]]:
 
 def _table_rows(config: BiLMConfig, vocabulary: list[str] | None) -> dict[str, int]:
     """Row of each word of the table. A repeated word keeps its last row, as in bilm-tf."""
-    if config.filters is not None:
+    if config.n_words is None:
         if vocabulary is not None:
             raise ElmoError("a biLM that reads characters has no word table, so no vocabulary")
         return {}
@@ -298,7 +318,25 @@ def _table_rows(config: BiLMConfig, vocabulary: list[str] | None) -> dict[str, i
     if len(vocabulary) != config.n_words:
         raise ElmoError(f"the vocabulary has {len(vocabulary)} words and the word table {config.n_words} rows")
     rows = {word: row for row, word in enumerate(vocabulary)}
-    missing = [mark for mark in (BOS, EOS) if mark not in rows]
+    needed = config.marks if config.is_many_langs else config.marks[:2]
+    missing = [mark for mark in needed if mark not in rows]
     if missing:
         raise ElmoError(f"the vocabulary of a biLM that reads words lacks {' and '.join(missing)}")
+    return rows
+
+
+def _character_rows(config: BiLMConfig, characters: list[str] | None) -> dict[str, int]:
+    """Row of each code point and mark. One that stands there twice keeps its last row."""
+    if config.n_characters is None:
+        if characters is not None:
+            raise ElmoError("only a biLM that reads code points has a list of characters")
+        return {}
+    if characters is None:
+        raise ElmoError("a biLM that reads code points needs the characters of its table")
+    if len(characters) != config.n_characters:
+        raise ElmoError(f"there are {len(characters)} characters and {config.n_characters} rows in their table")
+    rows = {character: row for row, character in enumerate(characters)}
+    missing = [mark for mark in CHARACTER_MARKS if mark not in rows]
+    if missing:
+        raise ElmoError(f"the characters of a biLM that reads code points lack {', '.join(missing)}")
     return rows

@@ -1,4 +1,4 @@
-"""Token vectors without context: the character CNN with highways and projection, or a word table."""
+"""Token vectors without context: the character CNN with highways and projection, or a word table, or both."""
 
 from __future__ import annotations
 
@@ -36,14 +36,25 @@ class Highway(nn.Module):
 
 
 class CharacterEncoder(nn.Module):
-    """Character CNN, max-pooled over every window, highways, projection (Peters et al., 2018, section 3.4)."""
+    """Character CNN, max-pooled over every window, highways, projection (Peters et al., 2018, section 3.4).
 
-    def __init__(self, config: BiLMConfig) -> None:
+    ELMoForManyLangs' puts a word vector before what the highways give, and projects both.
+
+    pad: the character that fills a row of ids behind its word.
+    """
+
+    def __init__(self, config: BiLMConfig, pad: int = PAD_CHARACTER) -> None:
         super().__init__()
         assert config.filters is not None
         self.activation = config.activation
         self.width = config.projection_dim
-        self.char_embed = nn.Parameter(torch.zeros(N_CHARACTERS, config.char_dim))
+        self.pad = pad
+        self.word_embed: nn.Parameter | None = None
+        if config.word_dim is not None and config.n_words is not None:
+            self.word_embed = nn.Parameter(torch.zeros(config.n_words, config.word_dim))
+        # Columns of ids that come before the characters.
+        self.lead = 0 if self.word_embed is None else 1
+        self.char_embed = nn.Parameter(torch.zeros(config.n_characters or N_CHARACTERS, config.char_dim))
         self.conv_weights = nn.ParameterList(
             [nn.Parameter(torch.zeros(width, config.char_dim, count)) for width, count in config.filters]
         )
@@ -53,12 +64,14 @@ class CharacterEncoder(nn.Module):
         self.W_proj: nn.Parameter | None = None
         self.b_proj: nn.Parameter | None = None
         if config.has_char_projection:
-            self.W_proj = nn.Parameter(torch.zeros(config.n_filters, config.projection_dim))
+            self.W_proj = nn.Parameter(torch.zeros(config.n_features, config.projection_dim))
             self.b_proj = nn.Parameter(torch.zeros(config.projection_dim))
 
     def initialize(self, generator: torch.Generator) -> None:
         """bilm-tf's initial values."""
         with torch.no_grad():
+            if self.word_embed is not None:
+                _glorot_uniform(self.word_embed, generator)
             self.char_embed.uniform_(-1.0, 1.0, generator=generator)
             for weight, bias in zip(self.conv_weights, self.conv_biases, strict=True):
                 if self.activation == "relu":
@@ -80,17 +93,19 @@ class CharacterEncoder(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Encode word types. Each row's result depends on that row alone.
 
-        ids: (n, C) int64 character ids, unshifted.
+        ids: (n, C) int64 character ids, unshifted; with word vectors (n, 1 + C), the word's row first.
         RETURNS: (n, P).
         """
         if len(ids) == 0:
             return self.char_embed.new_zeros(0, self.width)
-        return encode_by_length(ids, self.widest, self._encode)
+        return encode_by_length(ids, self.widest, self._encode, pad=self.pad, lead=self.lead)
 
     def _encode(self, ids: Tensor) -> Tensor:
-        hidden = self._convolve(ids)
+        hidden = self._convolve(ids[:, self.lead :])
         for highway in self.highways:
             hidden = highway(hidden)
+        if self.word_embed is not None:
+            hidden = torch.cat([self.word_embed[ids[:, 0]], hidden], dim=1)
         if self.W_proj is not None and self.b_proj is not None:
             hidden = torch.addmm(self.b_proj, hidden, self.W_proj)
         return hidden
@@ -107,19 +122,22 @@ class CharacterEncoder(nn.Module):
         return torch.relu(features) if self.activation == "relu" else torch.tanh(features)
 
 
-def encode_by_length(ids: Tensor, widest: int, encode: Callable[[Tensor], Tensor]) -> Tensor:
+def encode_by_length(
+    ids: Tensor, widest: int, encode: Callable[[Tensor], Tensor], *, pad: int = PAD_CHARACTER, lead: int = 0
+) -> Tensor:
     """Encode word types in chunks of similar length, to the end: over all types at once memory would grow with them.
 
     A chunk is trimmed to its longest word and the widest filter, which is exact: every window beyond lies in padding
     and equals one that is kept.
 
-    ids: (n, C), n > 0. widest: columns of the widest filter. encode: (m, columns) -> (m, width), row by row.
+    ids: (n, lead + C), n > 0; the first ``lead`` columns are no characters. pad: what fills the others.
+    widest: columns of the widest filter. encode: (m, lead + columns) -> (m, width), row by row.
     RETURNS: (n, width), in the order of ``ids``.
     """
     size = TYPES_PER_CHUNK[ids.device.type]
-    lengths, order = (ids != PAD_CHARACTER).sum(dim=1).sort()
+    lengths, order = (ids[:, lead:] != pad).sum(dim=1).sort()
     chunks = [
-        encode(ids[chunk, : min(ids.shape[1], longest + widest)])
+        encode(ids[chunk, : min(ids.shape[1], lead + longest + widest)])
         for chunk, longest in zip(order.split(size), [int(part[-1]) for part in lengths.split(size)], strict=True)
     ]
     return torch.cat(chunks)[torch.argsort(order)]
@@ -132,19 +150,34 @@ def windows(embedded: Tensor, width: int) -> Tensor:
 
 
 class WordEncoder(nn.Module):
-    """A table of token vectors, for biLMs that read words."""
+    """A table of token vectors, for biLMs that read words; ELMoForManyLangs': of word vectors, and a projection."""
 
     def __init__(self, config: BiLMConfig) -> None:
         super().__init__()
         assert config.n_words is not None
-        self.embedding = nn.Parameter(torch.zeros(config.n_words, config.projection_dim))
+        self.embedding = nn.Parameter(torch.zeros(config.n_words, config.word_dim or config.projection_dim))
+        self.W_proj: nn.Parameter | None = None
+        self.b_proj: nn.Parameter | None = None
+        if config.has_char_projection:
+            self.W_proj = nn.Parameter(torch.zeros(config.n_features, config.projection_dim))
+            self.b_proj = nn.Parameter(torch.zeros(config.projection_dim))
 
     def initialize(self, generator: torch.Generator) -> None:
         """Glorot uniform, TensorFlow's default, as in bilm-tf."""
         with torch.no_grad():
-            limit = math.sqrt(6.0 / sum(self.embedding.shape))
-            self.embedding.uniform_(-limit, limit, generator=generator)
+            _glorot_uniform(self.embedding, generator)
+            if self.W_proj is not None and self.b_proj is not None:
+                _glorot_uniform(self.W_proj, generator)
+                self.b_proj.zero_()
 
     def forward(self, ids: Tensor) -> Tensor:
         """(n,) int64 rows of the table -> (n, P)."""
-        return self.embedding[ids]
+        vectors = self.embedding[ids]
+        if self.W_proj is not None and self.b_proj is not None:
+            vectors = torch.addmm(self.b_proj, vectors, self.W_proj)
+        return vectors
+
+
+def _glorot_uniform(weight: Tensor, generator: torch.Generator) -> None:
+    limit = math.sqrt(6.0 / sum(weight.shape))
+    weight.uniform_(-limit, limit, generator=generator)

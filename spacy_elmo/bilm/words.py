@@ -24,7 +24,7 @@ class WordVectors:
 
     def __init__(self, bilm: BiLM, precision: Precision) -> None:
         encoder = bilm.token_encoder
-        # A word table is as fast as a memory of it.
+        # A word table, with its small projection or without, is as fast as a memory of it.
         self._remembers = isinstance(encoder, CharacterEncoder)
         self._encode = _PackedEncoder(encoder, precision) if isinstance(encoder, CharacterEncoder) else encoder
         self._rows: dict[str, int] = {}
@@ -75,7 +75,9 @@ class _PackedEncoder:
     """``CharacterEncoder``'s function on packed weights; float32 outside of the products."""
 
     def __init__(self, encoder: CharacterEncoder, precision: Precision) -> None:
+        self.word_embed = None if encoder.word_embed is None else encoder.word_embed.detach()
         self.char_embed = encoder.char_embed.detach()
+        self.pad, self.lead = encoder.pad, encoder.lead
         self.widths = [weight.shape[0] for weight in encoder.conv_weights]
         self.convolutions = [Matmul(weight.flatten(0, 1), None, precision) for weight in encoder.conv_weights]
         self.biases = torch.cat([bias.detach() for bias in encoder.conv_biases])
@@ -84,11 +86,11 @@ class _PackedEncoder:
         self.projection = None if encoder.W_proj is None else Matmul(encoder.W_proj, encoder.b_proj, precision)
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """(n, C) -> (n, P)."""
-        return encode_by_length(ids, max(self.widths), self._encode)
+        """What ``CharacterEncoder.forward`` reads -> (n, P)."""
+        return encode_by_length(ids, max(self.widths), self._encode, pad=self.pad, lead=self.lead)
 
     def _encode(self, ids: Tensor) -> Tensor:
-        embedded = self.char_embed[ids].to(self.convolutions[0].dtype)
+        embedded = self.char_embed[ids[:, self.lead :]].to(self.convolutions[0].dtype)
         pooled = []
         for width, convolve in zip(self.widths, self.convolutions, strict=True):
             columns = windows(embedded, width)
@@ -98,6 +100,8 @@ class _PackedEncoder:
         hidden = features.relu_() if self.activation == "relu" else features.tanh_()
         for highway in self.highways:
             hidden = highway(hidden)
+        if self.word_embed is not None:
+            hidden = torch.cat([self.word_embed[ids[:, 0]], hidden], dim=1)
         if self.projection is not None:
             hidden = self.projection(hidden.to(self.projection.dtype)).to(hidden.dtype)
         return hidden

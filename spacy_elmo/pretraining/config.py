@@ -229,9 +229,10 @@ def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 def _model_fields() -> dict[str, Any]:
     """Keys of [model] and their defaults. The size of a word table is the vocabulary's, and training learns no start
-    state: neither is the user's to say.
+    state: neither is the user's to say. The token encoder of ELMoForManyLangs is read, not trained.
     """
-    return {field.name: field.default for field in fields(BiLMConfig) if field.name not in ("n_words", "state")}
+    left_out = ("n_words", "state", "n_characters", "word_dim")
+    return {field.name: field.default for field in fields(BiLMConfig) if field.name not in left_out}
 
 
 def _check_model_keys(model: Mapping[str, Any]) -> None:

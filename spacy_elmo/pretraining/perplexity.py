@@ -100,9 +100,9 @@ def _sentence_nlls(
         raise PretrainingError(f"the vocabulary must hold {BOS}, {EOS} and {UNK}")
     sums = np.zeros((len(sentences), 2))
     for batch in _batches([len(sentence) for sentence in sentences], batch_tokens):
-        rows: dict[str, int] = {BOS: 0, EOS: 1}
+        rows: dict[str, int] = {bilm.config.marks.begin: 0, bilm.config.marks.end: 1}
         longest = max(len(sentences[i]) for i in batch) + 1
-        # Rows are padded at their end with <S>, where nothing that counts comes after.
+        # Rows are padded at their end with the begin mark, where nothing that counts comes after.
         inputs = np.zeros((2, len(batch), longest), dtype=np.int64)
         targets = np.zeros((2, len(batch), longest), dtype=np.int64)
         counts = np.zeros((len(batch), longest), dtype=bool)

@@ -6,17 +6,20 @@ Every touch of the disk by this room goes through here, so that nobody meets a b
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import re
 import secrets
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from ..errors import WeightsError
+from .limits import most_bytes
 
 # What a file gets: its bytes, a function that writes them, or None: no such file shall be there.
 Content = bytes | Callable[[IO[bytes]], object] | None
@@ -29,6 +32,10 @@ _LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)-[0-9a-f]{8}\.tmp", re.DOTALL)
 _ABANDONED_AFTER = 24 * 3600  # seconds; what nobody has written to for so long is no save under way
 _our_temporaries: set[str] = set()  # names that this process is writing now
+
+
+class DamagedError(Exception):
+    """Bytes that are not what they should be. Whoever opened the file turns it into a WeightsError that names it."""
 
 
 @contextmanager
@@ -176,6 +183,11 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a file is none of the user's making: macOS puts a "._weights.hdf5" beside each file of an archive."""
+    return name.startswith(".")
+
+
 def names_in(folder: Path) -> list[str]:
     """Names of all that lies in a folder, sorted. WeightsError if it cannot be read."""
     with clear_errors(folder, "cannot be read"):
@@ -205,10 +217,30 @@ def read_text(path: Path) -> str:
     check_weights_file(path)
     with clear_errors(path, "cannot be read"):
         data = path.read_bytes()
+    return decoded(data, path)
+
+
+def decoded(data: bytes, path: Path) -> str:
+    """Text in UTF-8. path: of the file, for the error. WeightsError if it is something else."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise WeightsError(f"{path}: is not text in UTF-8: {error}") from error
+
+
+def read_gzip(path: Path) -> bytes:
+    """What a file holds that was compressed with gzip. WeightsError if it is missing, broken, or grows too much."""
+    check_weights_file(path)
+    with clear_errors(path, "cannot be read"):
+        most = most_bytes(path.stat().st_size)
+        try:
+            with gzip.open(path) as file:
+                data = file.read(most + 1)
+        except (EOFError, zlib.error) as error:
+            raise WeightsError(f"{path}: is not a whole gzip file (cut short, or damaged): {error}") from error
+    if len(data) > most:
+        raise WeightsError(f"{path}: grows to more than {most} bytes when it is decompressed")
+    return data
 
 
 def read_json(path: Path) -> Any:

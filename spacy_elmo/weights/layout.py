@@ -1,11 +1,12 @@
 """Which tensors a config asks for: their names here, their names in a bilm-tf HDF5 file, their shapes.
 
-Both name the same values in the same orientation, so that converting is renaming.
+Both name the same values in the same orientation, so that converting is renaming. Where that format has no place for a
+tensor (those of ELMoForManyLangs' token encoder), its name there is ours: it will not be found in a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -37,10 +38,13 @@ def layout(config: BiLMConfig) -> Iterator[Entry]:
     hidden, width = config.lstm_dim, config.projection_dim
     if config.filters is None:
         assert config.n_words is not None  # BiLMConfig has checked it
-        yield entry("token_encoder.embedding", "embedding", config.n_words, width)
+        yield entry("token_encoder.embedding", "embedding", config.n_words, config.word_dim or width)
     else:
         n_filters = config.n_filters
-        yield entry("token_encoder.char_embed", "char_embed", N_CHARACTERS, config.char_dim)
+        if config.n_words is not None and config.word_dim is not None:
+            name = "token_encoder.word_embed"
+            yield entry(name, name, config.n_words, config.word_dim)
+        yield entry("token_encoder.char_embed", "char_embed", config.n_characters or N_CHARACTERS, config.char_dim)
         for i, (size, count) in enumerate(config.filters):
             yield entry(
                 f"token_encoder.conv_weights.{i}", f"CNN/W_cnn_{i}", size, config.char_dim, count, lead=(1,)
@@ -51,9 +55,9 @@ def layout(config: BiLMConfig) -> Iterator[Entry]:
                 yield entry(f"token_encoder.highways.{k}.{name}", f"CNN_high_{k}/{name}", n_filters, n_filters)
             for name in ("b_carry", "b_transform"):
                 yield entry(f"token_encoder.highways.{k}.{name}", f"CNN_high_{k}/{name}", n_filters)
-        if config.has_char_projection:
-            yield entry("token_encoder.W_proj", "CNN_proj/W_proj", n_filters, width)
-            yield entry("token_encoder.b_proj", "CNN_proj/b_proj", width)
+    if config.has_char_projection:
+        yield entry("token_encoder.W_proj", "CNN_proj/W_proj", config.n_features, width)
+        yield entry("token_encoder.b_proj", "CNN_proj/b_proj", width)
     for d, direction in enumerate(DIRECTIONS):
         for layer in range(config.n_layers):
             parameter = f"{direction}_lstm.layers.{layer}"
@@ -73,6 +77,16 @@ def start_state_shapes(config: BiLMConfig) -> dict[str, tuple[int, ...]]:
         shapes[f"start_{direction}_hidden"] = (config.n_layers, config.projection_dim)
         shapes[f"start_{direction}_cell"] = (config.n_layers, config.lstm_dim)
     return shapes
+
+
+def refuse_forward_only(names: Iterable[str], where: str) -> None:
+    """WeightsError if tensors, by their names in HDF5 or in a checkpoint, are of a language model of one direction."""
+    tops = {name.removeprefix("lm/").split("/", 1)[0] for name in names}
+    if tops & {"rnn", "RNN_0"} and "RNN_1" not in tops:
+        raise WeightsError(
+            f"{where}: is a forward-only language model (bilm-tf's option 'bidirectional' was false): it has no LSTM "
+            "that reads backward, and ELMo's layers are made of both"
+        )
 
 
 def check_shapes(
@@ -122,7 +136,8 @@ def checked_values(tensor: torch.Tensor, name: str, where: str) -> torch.Tensor:
     if not tensor.is_floating_point():
         raise WeightsError(f"{where}: '{name}' holds {tensor.dtype}, not floating-point weights")
     tensor = tensor.to(torch.float32)
-    if not torch.isfinite(tensor).all():
+    # The extremes tell, and need no memory: a NaN anywhere makes both of them NaN.
+    if tensor.numel() and not torch.isfinite(torch.stack(torch.aminmax(tensor))).all():
         broken = int((~torch.isfinite(tensor)).sum())
         raise WeightsError(
             f"{where}: '{name}' has {broken} NaN or infinite values of {tensor.numel()}: the file is damaged, "

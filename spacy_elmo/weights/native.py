@@ -1,7 +1,8 @@
 """Our own format: safetensors that hold a biLM whole.
 
-A folder has `model.safetensors`, whose header carries the config and the words of a word table, and for readers
-`config.json` (the structure of options.json) and, with word-table input, `vocabulary.json`. The header is what counts:
+A folder has `model.safetensors`, whose header carries the config, the words of a word table and the characters of a
+table of code points, and for readers `config.json` (the structure of options.json) and, where there are such tables,
+`vocabulary.json` and `characters.json`. The header is what counts:
 `model.safetensors` alone is a model, so a save that is killed between two files leaves nothing that could be read as
 a mixture. The same bytes carry a model inside a spaCy pipeline. Nothing here is pickled.
 
@@ -40,22 +41,32 @@ from .files import (
     read_json,
     write_files,
 )
-from .folders import CONFIG_NAME, MODEL_NAME, SOFTMAX_NAME, VOCABULARY_NAME, refuse_beside_hdf5
+from .folders import (
+    CHARACTERS_NAME,
+    CONFIG_NAME,
+    MODEL_NAME,
+    SOFTMAX_NAME,
+    VOCABULARY_NAME,
+    refuse_beside_hdf5,
+    refuse_beside_many_langs,
+)
 from .layout import check_shapes, checked_values, layout, start_state_shapes
 
 _CONFIG_KEY = "spacy_elmo_config"
 _VOCABULARY_KEY = "spacy_elmo_vocabulary"
+_CHARACTERS_KEY = "spacy_elmo_characters"
 _VERSION_KEY = "spacy_elmo_version"
 
 
 def save_native(bilm: BiLM, path: Path | str) -> None:
     """Save a biLM as a folder, made if it is not there, in place of the one of this format that it may hold.
 
-    Raises WeightsError if a weight is NaN or infinite, the folder holds a model in HDF5, or it cannot be written
-    (`path` is a file, the disk is full, ...); then what was there stays.
+    Raises WeightsError if a weight is NaN or infinite, the folder holds a model of another format, or it cannot be
+    written (`path` is a file, the disk is full, ...); then what was there stays.
     """
     folder = made_folder(path)
     refuse_beside_hdf5(folder)
+    refuse_beside_many_langs(folder)
     tensors = _finite_tensors(bilm, str(folder))
     write_files(
         {
@@ -63,6 +74,7 @@ def save_native(bilm: BiLM, path: Path | str) -> None:
             folder / CONFIG_NAME: json_bytes(bilm.config.to_options()),
             # None: remove that of another model that was saved here.
             folder / VOCABULARY_NAME: None if bilm.vocabulary is None else json_bytes(bilm.vocabulary),
+            folder / CHARACTERS_NAME: None if bilm.characters is None else json_bytes(bilm.characters),
         }
     )
 
@@ -70,13 +82,13 @@ def save_native(bilm: BiLM, path: Path | str) -> None:
 def load_native(path: Path | str) -> BiLM:
     """Load a biLM from a folder that `save_native` wrote, or from its `model.safetensors`.
 
-    `config.json` and `vocabulary.json` are needed only beside a file whose header lacks them (weights renamed by
-    other tools). A `config.json` that disagrees with the header is an error.
+    `config.json`, `vocabulary.json` and `characters.json` are needed only beside a file whose header lacks them
+    (weights renamed by other tools). A `config.json` that disagrees with the header is an error.
     Raises WeightsError for anything missing, broken or inconsistent.
     """
     path = Path(path)
     file = path / MODEL_NAME if is_folder(path) else path
-    config_path, vocabulary_path = file.with_name(CONFIG_NAME), file.with_name(VOCABULARY_NAME)
+    config_path = file.with_name(CONFIG_NAME)
     with _opened(file) as stored:
         beside = read_json(config_path) if exists(config_path) else None
         options = stored.options if stored.options is not None else beside
@@ -89,10 +101,12 @@ def load_native(path: Path | str) -> BiLM:
                 f"save was interrupted. Delete {CONFIG_NAME} to load the weights as they were saved"
             )
         check_n_characters(beside or options, stored.shapes.get("token_encoder.char_embed"), str(config_path))
-        vocabulary = stored.vocabulary
-        if vocabulary is None and config.filters is None and exists(vocabulary_path):
-            vocabulary = read_json(vocabulary_path)
-        return _build(config, vocabulary, stored, str(file))
+        tables = {}
+        for name, size in ((VOCABULARY_NAME, config.n_words), (CHARACTERS_NAME, config.n_characters)):
+            tables[name] = stored.tables[name]
+            if tables[name] is None and size is not None and exists(file.with_name(name)):
+                tables[name] = read_json(file.with_name(name))
+        return _build(config, tables, stored, str(file))
 
 
 def bilm_to_bytes(bilm: BiLM) -> bytes:
@@ -123,7 +137,7 @@ def bilm_from_bytes(data: bytes) -> BiLM:
         raise WeightsError(f"{where}: not a whole safetensors file: {error}") from error
     if stored.options is None:
         raise WeightsError(f"{where}: the header has no config: these are not a biLM's")
-    return _build(config_from(stored.options, where), stored.vocabulary, stored, where)
+    return _build(config_from(stored.options, where), stored.tables, stored, where)
 
 
 def save_softmax(softmax: FullSoftmax, path: Path | str) -> None:
@@ -140,7 +154,7 @@ def save_softmax(softmax: FullSoftmax, path: Path | str) -> None:
     write_files({file: partial(_write, tensors=tensors, metadata={_VERSION_KEY: __version__})})
 
 
-def load_softmax(path: Path | str) -> FullSoftmax:
+def load_native_softmax(path: Path | str) -> FullSoftmax:
     """The output layer of pretraining, from a file or the folder that has it.
 
     Raises WeightsError for anything missing, broken or inconsistent.
@@ -182,7 +196,7 @@ class _Stored(NamedTuple):
     """What a safetensors file holds, its tensors not read yet."""
 
     options: Any  # parsed JSON of the config, None if the header has none
-    vocabulary: Any
+    tables: dict[str, Any]  # the same of what stands in the rows of each table, by the name of its file
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], torch.Tensor]
 
@@ -211,41 +225,45 @@ def _stored(
     where: str,
 ) -> _Stored:
     found: dict[str, Any] = {}
-    for key in (_CONFIG_KEY, _VOCABULARY_KEY):
+    for key in (_CONFIG_KEY, _VOCABULARY_KEY, _CHARACTERS_KEY):
         text = (metadata or {}).get(key)
         try:
             found[key] = None if text is None else json.loads(text)
         except (ValueError, RecursionError) as error:
             raise WeightsError(f"{where}: '{key}' in its header is not valid JSON: {error}") from error
-    return _Stored(found[_CONFIG_KEY], found[_VOCABULARY_KEY], shapes, read)
+    tables = {VOCABULARY_NAME: found[_VOCABULARY_KEY], CHARACTERS_NAME: found[_CHARACTERS_KEY]}
+    return _Stored(found[_CONFIG_KEY], tables, shapes, read)
 
 
-def _build(config: BiLMConfig, vocabulary: Any, stored: _Stored, where: str) -> BiLM:
+def _build(config: BiLMConfig, tables: Mapping[str, Any], stored: _Stored, where: str) -> BiLM:
     """A biLM with the stored values. All names and shapes are compared before anything is allocated."""
     expected = chain(((entry.parameter, entry.shape) for entry in layout(config)), start_state_shapes(config).items())
     check_shapes(expected, stored.shapes, where, "tensor")
-    bilm = new_bilm(config, vocabulary, where)
+    bilm = new_bilm(config, tables[VOCABULARY_NAME], where, characters=tables[CHARACTERS_NAME])
     fill(bilm, ((name, stored.read(name)) for name in stored.shapes), where)
     return bilm
 
 
-def new_bilm(config: BiLMConfig, vocabulary: Any, where: str) -> BiLM:
-    """A biLM of zeros. WeightsError if a word table lacks its words or has another number of them."""
-    if config.filters is not None:
-        return BiLM(config)
-    if vocabulary is None:
+def new_bilm(config: BiLMConfig, vocabulary: Any, where: str, *, characters: Any = None) -> BiLM:
+    """A biLM of zeros. WeightsError if a table lacks its words or characters, or has another number of them."""
+    if config.n_words is None:
+        vocabulary = None
+    elif vocabulary is None:
         raise WeightsError(
             f"{where}: these weights read words from a table of {config.n_words} rows and have no vocabulary: put the "
             f"words, in the table's order, into {VOCABULARY_NAME} or vocabulary.txt (one a line) beside them"
         )
-    if not isinstance(vocabulary, list) or not all(isinstance(word, str) for word in vocabulary):
-        raise WeightsError(f"{where}: a vocabulary is a list of strings")
-    if len(vocabulary) != config.n_words:
+    if config.n_characters is None:
+        characters = None
+    for table, name in ((vocabulary, "vocabulary"), (characters, "table of characters")):
+        if table is not None and not (isinstance(table, list) and all(isinstance(text, str) for text in table)):
+            raise WeightsError(f"{where}: a {name} is a list of strings")
+    if vocabulary is not None and len(vocabulary) != config.n_words:
         raise WeightsError(
             f"{where}: the vocabulary has {len(vocabulary)} words, but the word table {config.n_words} rows"
         )
     try:
-        return BiLM(config, vocabulary=vocabulary)
+        return BiLM(config, vocabulary=vocabulary, characters=characters)
     except ElmoError as error:
         raise WeightsError(f"{where}: {error}") from error
 
@@ -270,6 +288,8 @@ def _metadata(bilm: BiLM) -> dict[str, str]:
     metadata = {_CONFIG_KEY: json.dumps(bilm.config.to_options()), _VERSION_KEY: __version__}
     if bilm.vocabulary is not None:
         metadata[_VOCABULARY_KEY] = json.dumps(bilm.vocabulary)
+    if bilm.characters is not None:
+        metadata[_CHARACTERS_KEY] = json.dumps(bilm.characters)
     return metadata
 
 

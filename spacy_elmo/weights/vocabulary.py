@@ -1,7 +1,7 @@
 """Vocabulary files: the words of an output softmax, or of the rows of a word table.
 
 `vocabulary.txt` is bilm-tf's format, one word a line; `vocabulary.json` a list of strings, for words that no line
-can hold.
+can hold. Archives of the NLPL repository have a `vocab.txt.gz`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from pathlib import Path
 
 from ..bilm.characters import BOS, EOS, UNK
 from ..errors import WeightsError
-from .files import read_json, read_text, write_files
+from .files import decoded, is_hidden, names_in, read_gzip, read_json, read_text, write_files
+from .layout import listed
 
 # What may lie beside weights that read words, in the order in which they are tried.
-VOCABULARY_NAMES = ("vocabulary.txt", "vocabulary.json", "vocab.txt")
+VOCABULARY_NAMES = ("vocabulary.txt", "vocabulary.json", "vocab.txt", "vocab.txt.gz")
+# bilm-tf's public vocabulary has this line, which is no word and has no row.
+_NO_WORD = "!!!MAXTERMID"
 
 
 def save_vocabulary(words: Sequence[str], path: Path | str) -> None:
@@ -28,10 +31,51 @@ def save_vocabulary(words: Sequence[str], path: Path | str) -> None:
     write_files({Path(path): word_lines(words, Path(path))})
 
 
-def load_vocabulary(path: Path | str) -> list[str]:
-    """The words that `save_vocabulary` wrote. WeightsError if the file is missing, broken or not such a vocabulary."""
-    words = read_words(path)
+def load_vocabulary(path: Path | str, n_words: int | None = None) -> list[str]:
+    """The words that `save_vocabulary` wrote, or the vocabulary of bilm-tf's training.
+
+    n_words: rows of the output layer, if they are known: a line of bilm-tf's that is no word is left out then.
+    Raises WeightsError if the file is missing, broken or not such a vocabulary.
+    """
+    words = _without_marker(read_words(path), n_words)
     _check_vocabulary(words, Path(path))
+    return words
+
+
+def find_vocabulary(folder: Path) -> Path | None:
+    """The vocabulary that lies in a folder: one of `VOCABULARY_NAMES`, or else the only file called so (`*vocab*.txt`).
+
+    Raises WeightsError if several are called so, and none has one of those names.
+    """
+    names = names_in(folder)
+    for name in VOCABULARY_NAMES:
+        if name in names:
+            return folder / name
+    found = [name for name in names if "vocab" in name.lower() and name.endswith((".txt", ".json", ".txt.gz"))]
+    found = [name for name in found if not is_hidden(name)]
+    if len(found) > 1:
+        raise WeightsError(
+            f"{folder}: has several vocabularies ({listed(found)}): call the one that belongs to the weights "
+            f"{VOCABULARY_NAMES[0]}"
+        )
+    return folder / found[0] if found else None
+
+
+def table_words(folder: Path, n_rows: int) -> list[str] | None:
+    """The words of a word table's rows, from the vocabulary in its folder. None if there is none.
+
+    As many words as the file has: whoever makes the biLM compares them with the rows.
+    """
+    path = find_vocabulary(folder)
+    if path is None:
+        return None
+    return _without_marker(read_words(path), n_rows)
+
+
+def _without_marker(words: list[str], n_rows: int | None) -> list[str]:
+    """The words, without the public vocabulary's line that is none, where it makes one word too many."""
+    if n_rows is not None and len(words) == n_rows + 1 and _NO_WORD in words:
+        words.remove(_NO_WORD)
     return words
 
 
@@ -52,7 +96,7 @@ def word_lines(words: Sequence[str], path: Path) -> bytes:
 
 
 def read_words(path: Path | str) -> list[str]:
-    """Words of a file in ``.json``, or one a line, as they stand there: not stripped, repeated ones too.
+    """Words of a file in ``.json``, or one a line (``.gz``: compressed), as they stand there, repeated ones too.
 
     Raises WeightsError if the file is missing or broken.
     """
@@ -63,7 +107,8 @@ def read_words(path: Path | str) -> list[str]:
             raise WeightsError(f"{path}: a vocabulary in JSON is a list of strings")
         return words
     # Only "\n" ends a line: str.splitlines would cut words that hold other separators, such as U+2028.
-    return read_text(path).replace("\r\n", "\n").removesuffix("\n").split("\n")
+    text = decoded(read_gzip(path), path) if path.suffix == ".gz" else read_text(path)
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def _check_vocabulary(words: Sequence[str], path: Path) -> None:

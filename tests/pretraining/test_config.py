@@ -46,6 +46,7 @@ def test_a_filled_config_resolves_to_itself(toy_config: MakeConfig, tmp_path: Pa
         ("extra", {"a": 1}, "extra"),
         ("model__lstm_size", 3, "lstm_size"),
         ("model__n_words", 3, "n_words"),
+        ("model__n_characters", 100, "n_characters"),
         ("objective__samples", 3, "samples"),
         ("objective", {"@misc": "spacy-elmo.no_such.v1"}, "spacy-elmo.no_such.v1"),
         ("optimizer__learn_rate", "fast", "learn_rate"),

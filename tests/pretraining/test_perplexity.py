@@ -38,7 +38,7 @@ def by_hand(bilm: BiLM, softmax: FullSoftmax, words: list[str]) -> tuple[float, 
 
     The vector of a word predicts its neighbour; those of the boundaries are got by reading them as words would be.
     """
-    ids = bilm.token_ids(["<S>", *words, "</S>"])
+    ids = bilm.token_ids([bilm.config.marks.begin, *words, bilm.config.marks.end])
     sums = []
     for stack, order, targets in (
         (bilm.forward_lstm, list(range(len(ids) - 1)), [*words, "</S>"]),
@@ -65,6 +65,15 @@ def test_equals_the_sum_computed_by_hand(bilm: BiLM, softmax: FullSoftmax) -> No
     assert found.joint == pytest.approx(math.sqrt(found.forward * found.backward))
     assert found.bits_per_word == pytest.approx((forward + backward) / 2 / targets / math.log(2), rel=1e-4)
     assert abs(found.forward - found.backward) > 0.1  # the directions are not one taken twice
+
+
+def test_boundaries_are_read_as_the_weights_know_them(softmax: FullSoftmax) -> None:
+    config = BiLMConfig(lstm_dim=16, projection_dim=8, filters=None, word_dim=4, n_words=6)
+    bilm = BiLM(config, vocabulary=["<oov>", "<bos>", "<eos>", "a", "b", "c"]).initialize(1)
+    expected = np.sum([by_hand(bilm, softmax, words) for words in SENTENCES], axis=0)
+    found = perplexity(bilm, softmax, VOCABULARY, SENTENCES)
+    assert found.forward == pytest.approx(math.exp(expected[0] / found.n_targets), rel=1e-5)
+    assert found.backward == pytest.approx(math.exp(expected[1] / found.n_targets), rel=1e-5)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 8, 4096])

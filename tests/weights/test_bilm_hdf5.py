@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import torch
 from spacy_elmo.bilm.config import BiLMConfig
 from spacy_elmo.bilm.model import BiLM
 from spacy_elmo.errors import WeightsError
-from spacy_elmo.weights import load_bilm_hdf5, save_bilm_hdf5
+from spacy_elmo.weights import load_bilm_hdf5, load_vocabulary, save_bilm_hdf5
 
 h5py = pytest.importorskip("h5py")
 
@@ -67,7 +68,9 @@ class Files:
         self.options_path, self.weights_path = folder / "options.json", folder / "weights.hdf5"
         self.options = json.loads(json.dumps(OPTIONS))
         rng = np.random.default_rng(3)
-        self.weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+        self.weights: dict[str, np.ndarray] = {
+            name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()
+        }
 
     def write(self) -> Files:
         self.options_path.write_text(json.dumps(self.options))
@@ -250,6 +253,117 @@ def test_values_that_were_never_written(files: Files) -> None:
 def test_whole_numbers_are_not_weights(files: Files) -> None:
     files.weights["CNN_proj/b_proj"] = np.zeros(4, dtype=np.int32)
     files.refused("b_proj' holds int32")
+
+
+def test_numbers_of_a_size_that_numpy_does_not_have(files: Files) -> None:
+    # Seen on a file with one byte changed: asking for the type of such a dataset raised a bare ValueError.
+    files.write()
+    kind = h5py.h5t.IEEE_F32LE.copy()
+    kind.set_ebias(2**20)
+    with h5py.File(files.weights_path, "a") as file:
+        del file["CNN_proj/b_proj"]
+        h5py.h5d.create(file.id, b"CNN_proj/b_proj", kind, h5py.h5s.create_simple((4,))).write(
+            h5py.h5s.ALL, h5py.h5s.ALL, np.ones(4, dtype=np.float32)
+        )
+    with pytest.raises(WeightsError, match="'CNN_proj/b_proj' cannot be read"):
+        files.load()
+
+
+def test_values_in_other_files_are_never_opened(files: Files, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(np.ones(4, dtype=np.float32).tobytes())
+    files.write()
+    with h5py.File(files.weights_path, "a") as file:
+        del file["CNN_proj/b_proj"]
+        file.create_dataset("CNN_proj/b_proj", shape=(4,), dtype="f4", external=[(str(secret), 0, 16)])
+    with pytest.raises(WeightsError, match="'CNN_proj/b_proj' lies in another file, which is never opened"):
+        files.load()
+    with h5py.File(tmp_path / "other.hdf5", "w") as file:
+        file["x"] = np.ones(4, dtype=np.float32)
+    layout = h5py.VirtualLayout(shape=(4,), dtype="f4")
+    layout[:] = h5py.VirtualSource(str(tmp_path / "other.hdf5"), "x", shape=(4,))
+    with h5py.File(files.weights_path, "a") as file:
+        del file["CNN_proj/b_proj"]
+        file.create_virtual_dataset("CNN_proj/b_proj", layout)
+    with pytest.raises(WeightsError, match="'CNN_proj/b_proj' lies in another file, which is never opened"):
+        files.load()
+    for link in (h5py.ExternalLink(str(tmp_path / "other.hdf5"), "x"), h5py.SoftLink("/CNN/b_cnn_1")):
+        with h5py.File(files.weights_path, "a") as file:
+            del file["CNN_proj/b_proj"]
+            file["CNN_proj/b_proj"] = link
+        with pytest.raises(WeightsError, match="lacks: CNN_proj/b_proj"):
+            files.load()
+
+
+def test_values_compressed_to_next_to_nothing(files: Files) -> None:
+    words_only(files)
+    del files.weights["embedding"]
+    files.options["n_tokens_vocab"] = 5_000_000
+    files.weights_path.with_name("vocab.txt").write_text("<S>\n" * 5_000_000)
+    files.write()
+    with h5py.File(files.weights_path, "a") as file:
+        table = file.create_dataset(
+            "embedding", shape=(5_000_000, 4), dtype="f4", chunks=(50_000, 4), compression="gzip"
+        )
+        table[:1] = 1.0  # one chunk is there, and HDF5 makes zeros of the others
+    files.options_path.write_text(json.dumps(files.options))
+    with pytest.raises(WeightsError, match=r"its datasets make 80\d{6} bytes, but the file has \d{5}:"):
+        files.load()
+
+
+def test_more_values_than_numbers_count(files: Files) -> None:
+    words_only(files)
+    del files.weights["embedding"]
+    files.options["n_tokens_vocab"] = 2**62
+    files.write()
+    with h5py.File(files.weights_path, "a") as file:
+        file.create_dataset("embedding", shape=(2**62, 4), dtype="f4", chunks=(16, 4))
+    with pytest.raises(WeightsError, match="'embedding' has a shape but no values"):
+        files.load()
+
+
+def test_a_great_many_datasets(files: Files) -> None:
+    files.write()
+    with h5py.File(files.weights_path, "a") as file:
+        for i in range(10_001):
+            file.create_dataset(f"more/{i}", shape=(), dtype="f4")
+    with pytest.raises(WeightsError, match="has more than 10000 datasets"):
+        files.load()
+
+
+def test_forward_only_models_are_named(files: Files) -> None:
+    # bilm-tf's dump leaves their names half in TensorFlow's way.
+    forward = {name: values for name, values in files.weights.items() if not name.startswith("RNN")}
+    forward |= {f"rnn/multi_rnn_cell/cell_{layer}/lstm_cell/kernel": np.zeros((8, 24)) for layer in (0, 1)}
+    files.weights = forward
+    files.refused(r"weights\.hdf5: is a forward-only language model.*'bidirectional'.*no LSTM that reads backward")
+    files.weights = {"RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0": np.zeros((8, 24))}
+    files.refused("is a forward-only language model")
+
+
+def test_public_vocabularies_for_a_word_table(files: Files) -> None:
+    words_only(files)
+    path = files.weights_path.with_name("vocab-2016-09-10.txt")
+    path.write_text("\n".join([*WORDS[:3], "!!!MAXTERMID", *WORDS[3:]]) + "\n")
+    assert files.write().load().vocabulary == WORDS
+    path.write_text("\n".join(["<S>", "</S>", "<UNK>", "!!!MAXTERMID", "the"]) + "\n")
+    assert load_vocabulary(path, n_words=4) == ["<S>", "</S>", "<UNK>", "the"]
+    assert len(load_vocabulary(path)) == len(load_vocabulary(path, n_words=5)) == 5
+    path.with_name("other_vocab.txt").write_text("")
+    files.refused(r"several vocabularies \(other_vocab\.txt, vocab-2016-09-10\.txt\).*vocabulary\.txt")
+    path.with_name("vocabulary.txt").write_text("\n".join(WORDS))
+    assert files.write().load().vocabulary == WORDS
+
+
+def test_compressed_vocabularies_that_are_broken_or_bombs(files: Files) -> None:
+    words_only(files)
+    path = files.weights_path.with_name("vocab.txt.gz")
+    data = gzip.compress("\n".join(WORDS).encode())
+    for broken in (data[:-9], data[:15] + b"\xff" + data[16:], b"the\n", gzip.compress(b"\xff")):
+        path.write_bytes(broken)
+        files.refused(r"vocab\.txt\.gz")
+    path.write_bytes(gzip.compress(bytes(64 * 2**20 + 1)))
+    files.refused(r"vocab\.txt\.gz: grows to more than 67108864 bytes")
 
 
 @pytest.mark.parametrize("n_characters", [260, 263, "262", None, [261]])
