@@ -32,7 +32,8 @@ class Highway(nn.Module):
         """(n, F) -> (n, F)."""
         gate = torch.sigmoid(torch.addmm(self.b_carry, hidden, self.W_carry))
         transformed = torch.relu(torch.addmm(self.b_transform, hidden, self.W_transform))
-        return torch.lerp(hidden, transformed, gate)
+        # Under autocast products come in another precision; what is blended keeps its own.
+        return torch.lerp(hidden, transformed.to(hidden.dtype), gate.to(hidden.dtype))
 
 
 class CharacterEncoder(nn.Module):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .matmul import Matmul, Precision
+from .matmul import Matmul, Precision, padded
 from .token_encoder import CharacterEncoder, Highway, encode_by_length, windows
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # Words beyond this are rare, seldom come back, and could be of any size: they are not remembered.
 LONGEST_REMEMBERED = 100
+# Windows of characters that are multiplied by the filters at once, of many types or of a sentence's.
+WINDOWS = 2048
+SMALL_WINDOWS = 256
 
 
 class WordVectors:
@@ -89,18 +92,35 @@ class _PackedEncoder:
 
     def _encode(self, ids: Tensor) -> Tensor:
         embedded = self.char_embed[ids].to(self.convolutions[0].dtype)
-        pooled = []
+        features = self.biases.new_zeros(padded(len(ids)), len(self.biases))
+        start = 0
         for width, convolve in zip(self.widths, self.convolutions, strict=True):
-            columns = windows(embedded, width)
-            convolved = convolve(columns.flatten(0, 1))
-            pooled.append(convolved.view(*columns.shape[:2], -1).amax(dim=1))
-        features = torch.cat(pooled, dim=1).to(self.biases.dtype).add_(self.biases)
+            stop = start + convolve.width
+            _convolve(windows(embedded, width), convolve, features[: len(ids), start:stop])
+            start = stop
+        features += self.biases
         hidden = features.relu_() if self.activation == "relu" else features.tanh_()
         for highway in self.highways:
             hidden = highway(hidden)
         if self.projection is not None:
             hidden = self.projection(hidden.to(self.projection.dtype)).to(hidden.dtype)
-        return hidden
+        return hidden[: len(ids)]
+
+
+def _convolve(columns: Tensor, convolve: Matmul, out: Tensor) -> None:
+    """The maximum over all positions of each type's windows times the filters.
+
+    columns: (n, positions, inner). out: (n, filters), written. All products have one of two numbers of rows.
+    """
+    n, positions, inner = columns.shape
+    size = WINDOWS if n * positions > SMALL_WINDOWS else SMALL_WINDOWS
+    step = max(1, size // positions)
+    rows = columns.new_zeros(max(size, positions), inner)
+    for start in range(0, n, step):
+        some = columns[start : start + step]
+        used = len(some) * positions
+        rows[:used].view(some.shape).copy_(some)
+        out[start : start + step] = convolve(rows)[:used].view(*some.shape[:2], -1).amax(dim=1)
 
 
 class _PackedHighway:
