@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 # Words beyond this are rare, seldom come back, and could be of any size: they are not remembered.
 LONGEST_REMEMBERED = 100
-# Windows of characters that are multiplied by the filters at once, of many types or of a sentence's.
-WINDOWS = 2048
-SMALL_WINDOWS = 256
+# Windows of characters that are multiplied by the filters at once: one of few numbers, as of all rows of products.
+WINDOWS = (128, 256, 384, 512, 768, 1024, 1536, 2048)
 
 
 class WordVectors:
@@ -29,7 +28,9 @@ class WordVectors:
         encoder = bilm.token_encoder
         # A word table is as fast as a memory of it.
         self._remembers = isinstance(encoder, CharacterEncoder)
-        self._encode = _PackedEncoder(encoder, precision) if isinstance(encoder, CharacterEncoder) else encoder
+        self._encode: Callable[[Tensor], Tensor] = (
+            _PackedEncoder(encoder, precision) if isinstance(encoder, CharacterEncoder) else encoder
+        )
         self._rows: dict[str, int] = {}
         self._vectors = torch.zeros(0, bilm.config.projection_dim, device=bilm.device)
         self._lock = threading.Lock()
@@ -110,12 +111,12 @@ class _PackedEncoder:
 def _convolve(columns: Tensor, convolve: Matmul, out: Tensor) -> None:
     """The maximum over all positions of each type's windows times the filters.
 
-    columns: (n, positions, inner). out: (n, filters), written. All products have one of two numbers of rows.
+    columns: (n, positions, inner). out: (n, filters), written.
     """
     n, positions, inner = columns.shape
-    size = WINDOWS if n * positions > SMALL_WINDOWS else SMALL_WINDOWS
-    step = max(1, size // positions)
-    rows = columns.new_zeros(max(size, positions), inner)
+    size = next((size for size in WINDOWS if size >= n * positions), max(WINDOWS[-1], positions))
+    step = size // positions
+    rows = columns.new_zeros(size, inner)
     for start in range(0, n, step):
         some = columns[start : start + step]
         used = len(some) * positions

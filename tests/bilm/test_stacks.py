@@ -115,7 +115,7 @@ def test_products_have_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> N
         bilm.encode(
             [[f"w{draw.randrange(999)}" for _ in range(draw.randrange(30))] for _ in range(draw.randrange(140))]
         )
-    allowed = {*ROWS, WINDOWS}
+    allowed = {*ROWS, *WINDOWS}
     assert len(allowed) < 40
     assert seen <= allowed
     assert len(seen) > 20
