@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Rows of a product over several steps at once: more gain nothing, and their gates would leave the cache.
 ROWS_PER_PRODUCT = 256
+# Numbers of a matrix that the caches hold.
+SMALL_MATRIX = 2**22
 # Gates of the word types of a window, which are held all together.
 GATE_BYTES = 64 * 2**20
 
@@ -60,7 +62,7 @@ class CPUStacks:
         # Behind the rows that count there are as many more as a product may be padded by.
         layers = [table.new_zeros(2, n + PADDING, table.shape[1]) for _ in self.directions[0]]
         for direction, stack in enumerate(self.directions):
-            inputs, index = _first_inputs(table, types[direction])
+            inputs, index = _first_inputs(table, types[direction], share=batch_sizes[0] > 1)
             for depth, layer in enumerate(stack):
                 output = layers[depth][direction]
                 layer.run(inputs, index, batch_sizes, hidden[direction, depth], cell[direction, depth], output)
@@ -70,12 +72,13 @@ class CPUStacks:
         return [layer[:, :n] for layer in layers]
 
 
-def _first_inputs(table: Tensor, types: Tensor) -> tuple[Tensor, Tensor | None]:
+def _first_inputs(table: Tensor, types: Tensor, share: bool) -> tuple[Tensor, Tensor | None]:
     """The inputs of the first layer, and which of them each step reads (None: its own), both with rows to pad by.
 
-    Words repeat, and so does their product with the input weights: if enough of them do, it is made once a type.
+    Words repeat, and so does their product with the input weights: if enough of them do, and ``share``, it is made once
+    a type.
     """
-    if len(types) > ROWS_PER_PRODUCT:
+    if share and len(types) > ROWS_PER_PRODUCT:
         distinct, index = torch.unique(types, return_inverse=True)
         if len(distinct) <= 0.8 * len(types):
             return table[_extended(distinct)], _extended(index)
@@ -95,6 +98,13 @@ class _Layer:
         self.recurrent = Matmul(layer.kernel[width:], None, precision)
         self.projection = None if layer.projection is None else Matmul(layer.projection, None, precision)
         self.cell_clip, self.proj_clip = layer.cell_clip, layer.proj_clip
+        # For rows that run alone: the weights as they lie in the biLM, or a small copy in bfloat16. (Large matrices
+        # come from memory, where oneDNN's order is as good and the copy would cost more than it brings.)
+        recurrent, projection = layer.kernel.detach()[width:], layer.projection
+        self.alone: tuple[Tensor, Tensor | None] | None = None
+        if self.input.dtype == recurrent.dtype or recurrent.numel() <= SMALL_MATRIX:
+            rounded = None if projection is None else projection.detach().to(self.input.dtype)
+            self.alone = recurrent.to(self.input.dtype), rounded
 
     def run(
         self,
@@ -109,6 +119,8 @@ class _Layer:
 
         inputs: as many rows, (…, P); or fewer, of which packed step s reads ``inputs[index[s]]``.
         """
+        if batch_sizes[0] == 1 and self._run_alone(inputs, hidden, cell, outputs):
+            return
         dtype = self.input.dtype
         inputs = inputs.to(dtype)
         shared = None if index is None else self._gates_of_all(inputs)
@@ -139,6 +151,23 @@ class _Layer:
             outputs[start:stop] = h[:rows]
             start = stop
         hidden[:running] = h[:running]
+
+    def _run_alone(self, inputs: Tensor, hidden: Tensor, cell: Tensor, outputs: Tensor) -> bool:
+        """A single row, by the extension. RETURNS: whether it was done; nothing was if not."""
+        if self.alone is None:
+            return False
+        for start in range(0, len(outputs) - PADDING, ROWS_PER_PRODUCT):
+            count = min(ROWS_PER_PRODUCT, len(outputs) - PADDING - start)
+            if not cell_step.run_row(
+                self.input(inputs[start : start + padded(count)].to(self.input.dtype))[:count].to(cell.dtype),
+                *self.alone,
+                hidden,
+                cell,
+                outputs[start : start + count],
+                (self.cell_clip, self.proj_clip),
+            ):
+                return False
+        return True
 
     def _gates_of_all(self, inputs: Tensor) -> Tensor:
         count = len(inputs) - PADDING

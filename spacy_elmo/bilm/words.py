@@ -7,18 +7,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .matmul import Matmul, Precision, padded
-from .token_encoder import CharacterEncoder, Highway, encode_by_length, windows
+from .token_encoder import CharacterEncoder, Highway, encode_by_length
 
 if TYPE_CHECKING:
     from .model import BiLM
 
 # Words beyond this are rare, seldom come back, and could be of any size: they are not remembered.
 LONGEST_REMEMBERED = 100
-# Windows of characters that are multiplied by the filters at once: one of few numbers, as of all rows of products.
-WINDOWS = (128, 256, 384, 512, 768, 1024, 1536, 2048)
+# Sums of filters over windows of characters that are held at once: 1 MB.
+SUMS_AT_ONCE = 2**18
 
 
 class WordVectors:
@@ -80,24 +81,25 @@ class _PackedEncoder:
 
     def __init__(self, encoder: CharacterEncoder, precision: Precision) -> None:
         self.char_embed = encoder.char_embed.detach()
-        self.widths = [weight.shape[0] for weight in encoder.conv_weights]
-        self.convolutions = [Matmul(weight.flatten(0, 1), None, precision) for weight in encoder.conv_weights]
+        self.filters = [weight.detach() for weight in encoder.conv_weights]
         self.biases = torch.cat([bias.detach() for bias in encoder.conv_biases])
-        self.activation = encoder.activation
+        self.activation, self.widest = encoder.activation, encoder.widest
         self.highways = [_PackedHighway(one, precision) for one in encoder.highways if isinstance(one, Highway)]
         self.projection = None if encoder.W_proj is None else Matmul(encoder.W_proj, encoder.b_proj, precision)
 
     def __call__(self, ids: Tensor) -> Tensor:
         """(n, C) -> (n, P)."""
-        return encode_by_length(ids, max(self.widths), self._encode)
+        return encode_by_length(ids, self.widest, self._encode)
 
     def _encode(self, ids: Tensor) -> Tensor:
-        embedded = self.char_embed[ids].to(self.convolutions[0].dtype)
+        # Words are written in few characters: each is multiplied with the filters once, and looked up after that.
+        distinct, characters = torch.unique(ids, return_inverse=True)
+        vectors = self.char_embed[distinct]
         features = self.biases.new_zeros(padded(len(ids)), len(self.biases))
         start = 0
-        for width, convolve in zip(self.widths, self.convolutions, strict=True):
-            stop = start + convolve.width
-            _convolve(windows(embedded, width), convolve, features[: len(ids), start:stop])
+        for filters in self.filters:
+            stop = start + filters.shape[2]
+            features[: len(ids), start:stop] = _convolved(vectors, characters, filters)
             start = stop
         features += self.biases
         hidden = features.relu_() if self.activation == "relu" else features.tanh_()
@@ -108,20 +110,26 @@ class _PackedEncoder:
         return hidden[: len(ids)]
 
 
-def _convolve(columns: Tensor, convolve: Matmul, out: Tensor) -> None:
-    """The maximum over all positions of each type's windows times the filters.
+def _convolved(vectors: Tensor, characters: Tensor, filters: Tensor) -> Tensor:
+    """The maximum over all positions of the filters' sums, before the bias.
 
-    columns: (n, positions, inner). out: (n, filters), written.
+    vectors: (U, char_dim). characters: (n, columns), rows of ``vectors``. filters: (width, char_dim, count).
+    RETURNS: (n, count).
     """
-    n, positions, inner = columns.shape
-    size = next((size for size in WINDOWS if size >= n * positions), max(WINDOWS[-1], positions))
-    step = size // positions
-    rows = columns.new_zeros(size, inner)
-    for start in range(0, n, step):
-        some = columns[start : start + step]
-        used = len(some) * positions
-        rows[:used].view(some.shape).copy_(some)
-        out[start : start + step] = convolve(rows)[:used].view(*some.shape[:2], -1).amax(dim=1)
+    n, columns = characters.shape
+    width, _, count = filters.shape
+    products = torch.matmul(vectors, filters).flatten(0, 1)  # (width * U, count), the place in the window first
+    positions = columns - width + 1
+    places = characters.as_strided((positions, n, width), (1, columns, 1))
+    places = places + len(vectors) * torch.arange(width, device=characters.device)
+    # As many positions at once as the cache holds.
+    best: Tensor | None = None
+    for some in places.split(max(1, SUMS_AT_ONCE // (n * count))):
+        sums = F.embedding_bag(some.flatten(0, 1), products, mode="sum").view(len(some), n, count)
+        most = sums[0] if len(sums) == 1 else sums.amax(dim=0)
+        best = most if best is None else torch.maximum(best, most, out=best)
+    assert best is not None
+    return best
 
 
 class _PackedHighway:
