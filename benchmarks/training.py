@@ -104,9 +104,9 @@ class Training:
     def run(self, steps: int) -> Sample:
         """Train on for some steps. RETURNS: seconds, tokens. Raises PeerError where the mode is not to be had."""
         in_stream = 0.0
-        with onednn_products(self.settings.onednn) as why_not:
-            if why_not is not None:
-                raise PeerError(why_not)
+        with onednn_products(self.settings.onednn) as outcome:
+            if outcome is not None and outcome.startswith("without"):
+                raise PeerError(outcome)
             start = time.perf_counter()
             for _ in range(steps):
                 before = time.perf_counter()

@@ -150,7 +150,7 @@ def test_encode_by_them_equals_the_reference(options: dict[str, Any], monkeypatc
     batches = [SENTENCES[:9], SENTENCES[9:15]]
     for batch, wanted in zip(batches, twin.encode_carried(batches), strict=True):
         for found, layers in zip(bilm.encode(batch, "carry"), wanted, strict=True):
-            torch.testing.assert_close(found.double(), torch.from_numpy(layers), rtol=0.0, atol=5e-6)
+            torch.testing.assert_close(found.double(), torch.from_numpy(layers), rtol=0.0, atol=1e-5)
     assert (twin.clip_hits["cell"] > 0) == (bilm.config.cell_clip is not None)
     stacks = bilm._runtime.packed["float32"].stacks
     assert isinstance(stacks, CudaStacks)
