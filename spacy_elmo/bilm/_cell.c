@@ -210,7 +210,7 @@ INLINE void backward_row(const Step *step, ptrdiff_t row, ptrdiff_t begin, ptrdi
 }
 
 /* ---- all steps of one row: a sentence by itself. There is nothing to share a product's weights with, so what counts
- * is how fast they are read, each thread its own part of them, and that the threads wait for each other once a step ---- */
+ * is how fast they are read: each thread reads its own part of them, and they wait for each other once a step ---- */
 
 typedef struct Row {
     Step step; /* gates (1, 4H), cell, squashed (1, H), of which each thread works on its own units */
@@ -529,54 +529,41 @@ static PyObject *backward(PyObject *module, PyObject *const *args, Py_ssize_t n_
     return call(args, n_args, "411114", kernels->backward, NULL);
 }
 
-/* The first tensor of place() sets rows and size; each here has its own. */
-static int place_alone(PyObject *tensor, PyObject *dtype, void *data, Py_ssize_t rows, Py_ssize_t columns,
-                       ptrdiff_t *stride)
-{
-    Step step = {.rows = 0};
-    const int found = place(&step, 0, tensor, dtype, 1);
-    if (found != OURS)
-        return found;
-    if (step.rows != rows || step.size != columns)
-        return NOT_OURS;
-    *(void **)data = step.data[0];
-    *stride = step.stride[0];
-    return OURS;
-}
-
 /* threads, cell_clip, proj_clip, inputs (steps, 4H), recurrent (P, 4H), projection (H, P) or None, hidden (1, P),
  * cell (1, H), outputs (steps, P) */
 static PyObject *run_row(PyObject *module, PyObject *const *args, Py_ssize_t n_args)
 {
-    if (n_args != 9)
-        return PyErr_Format(PyExc_TypeError, "expected 9 arguments, not %zd", n_args);
-    Py_ssize_t threads = PyLong_AsSsize_t(args[0]), steps = 0, columns = 0, width = 0, unused = 0;
+    enum { INPUTS, RECURRENT, PROJECTION, HIDDEN, CELL, OUTPUTS, OPERANDS, FIRST = 3 };
+    if (n_args != FIRST + OPERANDS)
+        return PyErr_Format(PyExc_TypeError, "expected %d arguments, not %zd", FIRST + OPERANDS, n_args);
+    Py_ssize_t threads = PyLong_AsSsize_t(args[0]), steps = 0, columns = 0, width = 0;
     Row row = {.proj_clip = args[2] == Py_None ? NAN : (float)PyFloat_AsDouble(args[2])};
     row.step.clip = args[1] == Py_None ? NAN : (float)PyFloat_AsDouble(args[1]);
-    int found;
-    if (PyErr_Occurred() || (found = pair(PyObject_GetAttr(args[3], name_shape), &steps, &columns)) == FAILED
-        || (found == OURS && (found = pair(PyObject_GetAttr(args[8], name_shape), &unused, &width)) == FAILED))
+    if (PyErr_Occurred())
         return NULL;
+    const int low = is(args[FIRST + RECURRENT], name_dtype, bfloat16);
+    int found = low == FAILED ? FAILED : pair(PyObject_GetAttr(args[FIRST + INPUTS], name_shape), &steps, &columns);
+    if (found == OURS)
+        found = pair(PyObject_GetAttr(args[FIRST + HIDDEN], name_shape), &row.steps, &width);
     const Py_ssize_t size = columns / 4;
-    void *cell = NULL;
-    ptrdiff_t ignored;
-    const int low = is(args[4], name_dtype, bfloat16);
-    PyObject *dtype = low == OURS ? bfloat16 : float32;
-    found = low == FAILED ? FAILED : found;
-    if (found == OURS)
-        found = place_alone(args[3], float32, &row.inputs, steps, 4 * size, &row.inputs_stride);
-    if (found == OURS)
-        found = place_alone(args[4], dtype, &row.recurrent, width, 4 * size, &row.recurrent_stride);
-    if (found == OURS && args[5] != Py_None)
-        found = place_alone(args[5], dtype, &row.projection, size, width, &row.projection_stride);
-    if (found == OURS && args[5] == Py_None && width != size)
-        found = NOT_OURS;
-    if (found == OURS)
-        found = place_alone(args[6], float32, &row.hidden, 1, width, &ignored);
-    if (found == OURS)
-        found = place_alone(args[7], float32, &cell, 1, size, &ignored);
-    if (found == OURS)
-        found = place_alone(args[8], float32, &row.outputs, steps, width, &row.outputs_stride);
+    PyObject *of_weights = low ? bfloat16 : float32;
+    const struct {
+        PyObject *dtype;
+        Py_ssize_t rows, columns;
+    } wanted[OPERANDS] = {
+        {float32, steps, 4 * size}, {of_weights, width, 4 * size}, {of_weights, size, width},
+        {float32, 1, width},        {float32, 1, size},            {float32, steps, width},
+    };
+    Step places[OPERANDS] = {{.rows = 0}};
+    for (int n = 0; found == OURS && n < OPERANDS; n++) {
+        if (n == PROJECTION && args[FIRST + n] == Py_None) {
+            found = width == size ? OURS : NOT_OURS;
+            continue;
+        }
+        found = place(&places[n], 0, args[FIRST + n], wanted[n].dtype, 1);
+        if (found == OURS && (places[n].rows != wanted[n].rows || places[n].size != wanted[n].columns))
+            found = NOT_OURS;
+    }
     if (found == FAILED)
         return NULL;
     if (found == NOT_OURS)
@@ -586,8 +573,13 @@ static PyObject *run_row(PyObject *module, PyObject *const *args, Py_ssize_t n_a
     if (scratch == NULL)
         return PyErr_NoMemory();
     row.kernel = low ? kernels->row_bfloat16 : kernels->row_float32;
+    row.inputs = places[INPUTS].data[0], row.inputs_stride = places[INPUTS].stride[0];
+    row.recurrent = places[RECURRENT].data[0], row.recurrent_stride = places[RECURRENT].stride[0];
+    row.projection = places[PROJECTION].data[0], row.projection_stride = places[PROJECTION].stride[0];
+    row.hidden = places[HIDDEN].data[0];
+    row.outputs = places[OUTPUTS].data[0], row.outputs_stride = places[OUTPUTS].stride[0];
     row.steps = steps, row.width = width, row.step.rows = 1, row.step.size = size;
-    row.step.data[0] = scratch, row.step.data[1] = cell, row.step.data[2] = scratch + 4 * size;
+    row.step.data[0] = scratch, row.step.data[1] = places[CELL].data[0], row.step.data[2] = scratch + 4 * size;
     row.partial = scratch + 5 * size;
     Py_BEGIN_ALLOW_THREADS
     run_alone(&row, threads);
