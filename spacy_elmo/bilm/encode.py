@@ -183,23 +183,34 @@ def _encode(
     max_length: int,
 ) -> list[Tensor]:
     config = bilm.config
-    if out is None:
-        out = [table.new_empty(config.n_layers + 1, len(row) - 2, config.width) for row in rows]
+    # On a GPU, unless the caller has tensors of his own, results are views of a batch's: to deal them out would take
+    # a kernel each.
+    views = out is None and table.is_cuda
+    if views:
+        results = [table.new_empty(config.n_layers + 1, 0, config.width)] * len(rows)
+    elif out is None:
+        results = [table.new_empty(config.n_layers + 1, len(row) - 2, config.width) for row in rows]
+    else:
+        results = list(out)
     # Without carried state an empty sentence changes nothing.
     indices = [i for i, row in enumerate(rows) if len(row) > 2 or state == "carry"]
     carried = _carried_rows(bilm, len(rows)) if state == "carry" else None
-    for batch in batches_by_length(indices, [len(row) for row in rows], stacks.rows):
+    for batch in batches_by_length(indices, [len(row) for row in rows], stacks.rows, 64 * stacks.rows):
         start = bilm.start_state(len(batch), "zero" if state == "carry" else state)
         if carried is not None:
             for name, tensor in start.tensors().items():
                 tensor.copy_(carried.tensors()[name][:, batch])
         hidden = torch.stack([start.forward_hidden, start.backward_hidden])
         cell = torch.stack([start.forward_cell, start.backward_cell])
-        _encode_batch(stacks, table, [rows[i] for i in batch], hidden, cell, [out[i] for i in batch], max_length)
+        of_batch = None if views else [results[i] for i in batch]
+        parts = _encode_batch(stacks, table, [rows[i] for i in batch], hidden, cell, of_batch, max_length)
+        if views:
+            for i, part in zip(batch, parts, strict=True):
+                results[i] = part
         if carried is not None:
             for name, tensor in zip(start.tensors(), (hidden[0], cell[0], hidden[1], cell[1]), strict=True):
                 carried.tensors()[name][:, batch] = tensor
-    return list(out)
+    return results
 
 
 def _carried_rows(bilm: BiLM, rows: int) -> BiLMState:
@@ -221,10 +232,13 @@ def _encode_batch(
     rows: list[np.ndarray],
     hidden: Tensor,
     cell: Tensor,
-    out: list[Tensor],
+    out: list[Tensor] | None,
     max_length: int,
-) -> None:
-    """Run rows of descending length through both stacks into ``out``. hidden, cell: as ``Stacks.run`` has them."""
+) -> list[Tensor]:
+    """Run rows of descending length through both stacks. hidden, cell: as ``Stacks.run`` has them.
+
+    RETURNS: ``out``, filled; or views of one tensor.
+    """
     lengths = np.array([len(row) for row in rows])
     words = lengths - 2
     types = np.concatenate(rows)
@@ -234,8 +248,11 @@ def _encode_batch(
     place = np.arange(len(row_of)) - np.repeat(np.cumsum(words) - words, words)
     step_of = np.stack([place + 1, words[row_of] - place])
     # One row writes its result where it belongs; several share a buffer that is dealt out at the end.
-    shared = out[0] if len(rows) == 1 else table.new_empty(out[0].shape[0], len(row_of), out[0].shape[2])
     width = table.shape[1]
+    if out is not None and len(rows) == 1:
+        shared = out[0]
+    else:
+        shared = table.new_empty(hidden.shape[1] + 1, len(row_of), 2 * width)
     token_vectors = table[_on(table, types[first[row_of] + step_of[0]])]
     shared[0, :, :width] = token_vectors
     shared[0, :, width:] = token_vectors
@@ -264,11 +281,17 @@ def _encode_batch(
             target = _on(table, inside)
             for depth, layer in enumerate(layers, 1):
                 shared[depth, :, half].index_copy_(0, target, layer[direction][source])
+    parts = list(shared.split(words.tolist(), dim=1))
+    if out is None:
+        return parts
     if len(rows) > 1:
-        for result, part in zip(out, shared.split(words.tolist(), dim=1), strict=True):
+        for result, part in zip(out, parts, strict=True):
             result.copy_(part)
+    return out
 
 
 def _on(table: Tensor, index: np.ndarray) -> Tensor:
     """Indices as a tensor where ``table`` is."""
-    return torch.from_numpy(index).to(table.device)
+    tensor = torch.from_numpy(index)
+    # From pinned memory a copy runs by itself: one that waits would wait for all that the GPU has to do before it.
+    return tensor.pin_memory().to(table.device, non_blocking=True) if table.is_cuda else tensor

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from . import cell as cell_step
+from .buffers import Buffers
 from .config import BiLMConfig
+from .mixed import product, product_dtype
 
 
 class LSTMLayer(nn.Module):
@@ -99,11 +101,21 @@ def with_forget_bias(bias: Tensor) -> Tensor:
     return bias
 
 
+# A forget gate that is shut: its sigmoid is 0.
+SHUT = -1e4
+
+
 class _LSTMFunction(torch.autograd.Function):
     """A layer over time with a backward pass of its own.
 
-    The gates are stored, the weight gradients are one matrix product each over all steps: autograd through the
-    loop would make one a step. A value at a clip passes no gradient.
+    The gates are stored, the weight gradients are one matrix product each over all steps: autograd through the loop
+    would make one a step. A value at a clip passes no gradient.
+
+    What a step reads is one row, [x ; h ; 1 ; starts], and its weights one matrix: the kernel, the bias under it, and,
+    where rows can start afresh, a last line that shuts the forget gate. So the bias costs nothing, nor does its
+    gradient, and a row that starts afresh loses its cell, and the gradient to it, by the formula itself.
+
+    Under autocast to bfloat16 matrix products read bfloat16; states, gates and all else are in the dtype of ``cell``.
     """
 
     @staticmethod
@@ -121,65 +133,97 @@ class _LSTMFunction(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         steps, rows, width = inputs.shape
         size = cell.shape[1]
-        flat = inputs.reshape(steps * rows, width)
-        gates = torch.addmm(with_forget_bias(bias), flat, kernel[:width]).view(steps, rows, 4 * size)
-        recurrent = kernel[width:]
-        cells = inputs.new_empty(steps, rows, size)
-        squashed = inputs.new_empty(steps, rows, size)
-        outputs = inputs.new_empty(steps, rows, width)
+        dtype = product_dtype(cell)
+        weights = _weights(kernel, bias, keep is not None).to(dtype)
+        squash = None if projection is None else projection.to(dtype)
+        buffers = Buffers.current()
+        read = buffers.take(steps, rows, len(weights), like=cell, dtype=dtype)
+        read[..., :width] = inputs
+        read[..., 2 * width] = 1.0
+        if keep is not None:
+            read[..., 2 * width + 1 :] = 1.0 - keep
+        gates = buffers.take(steps, rows, 4 * size, like=cell)
+        cells = buffers.take(steps, rows, size, like=cell)
+        squashed = buffers.take(steps, rows, size, like=cell, dtype=dtype)
+        outputs = cell.new_empty(steps, rows, width)
+        wide = None if dtype == cell.dtype else cell.new_empty(rows, size)
         h, c = hidden, cell
         for t in range(steps):
-            if keep is not None:
-                h, c = h * keep[t], c * keep[t]
-            now = gates[t]
-            now.addmm_(h, recurrent)
-            cell_step.forward(now, c, cells[t], squashed[t], cell_clip)
-            c = cells[t]
-            h = outputs[t]
-            if projection is None:
-                h.copy_(squashed[t])
+            state = read[t, :, width : 2 * width]
+            if keep is None:
+                state.copy_(h)
             else:
-                torch.mm(squashed[t], projection, out=h)
+                torch.mul(h, keep[t], out=state)
+            product(read[t], weights, gates[t])
+            m = squashed[t] if wide is None else wide
+            cell_step.forward(gates[t], c, cells[t], m, cell_clip)
+            if wide is not None:
+                squashed[t] = wide
+            h, c = outputs[t], cells[t]
+            if squash is None:
+                h.copy_(m)
+            else:
+                product(squashed[t], squash, h)
             if proj_clip is not None:
                 h.clamp_(-proj_clip, proj_clip)
-        ctx.save_for_backward(inputs, hidden, cell, keep, kernel, projection, gates, cells, squashed, outputs)
+        ctx.save_for_backward(cell, keep, weights, squash, read, gates, cells, squashed, outputs)
         ctx.clips = (cell_clip, proj_clip)
+        ctx.dtypes = (inputs.dtype, kernel.dtype)
+        ctx.buffers, ctx.given = buffers, False
         return outputs, h.clone(), c.clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, d_hidden: Tensor, d_cell: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, hidden, cell, keep, kernel, projection, gates, cells, squashed, outputs = ctx.saved_tensors
+        if ctx.given:
+            raise RuntimeError("the gradient of an LSTM layer was asked for twice, but its buffers are in use again")
+        buffers: Buffers = ctx.buffers
+        cell, keep, weights, squash, read, gates, cells, squashed, outputs = ctx.saved_tensors
         cell_clip, proj_clip = ctx.clips
-        steps, rows, width = inputs.shape
+        steps, rows, width = outputs.shape
         size = cells.shape[2]
-        recurrent_t = kernel[width:].t()
-        projection_t = None if projection is None else projection.t()
-        d_gates = torch.empty_like(gates)
-        d_projected = d_outputs.new_empty(steps, rows, width)  # d_outputs may have any strides
+        dtype = weights.dtype
+        back = weights[: 2 * width].t()
+        inside = None if proj_clip is None else outputs.abs() < proj_clip
+        d_gates = buffers.take(*gates.shape, like=cell, dtype=dtype)
+        d_projected = cell.new_empty(steps, rows, width, dtype=cell.dtype if squash is None else dtype)
+        d_read = cells.new_empty(steps, rows, 2 * width)
+        d_squashed = cells.new_empty(rows, size)
+        wide = None if dtype == cell.dtype else cells.new_empty(rows, 4 * size)
         d_h, d_c = d_hidden, d_cell.clone()
         for t in reversed(range(steps)):
             d_m = torch.add(d_outputs[t], d_h, out=d_projected[t])
-            if proj_clip is not None:
-                d_m.masked_fill_(outputs[t].abs() >= proj_clip, 0.0)
-            d_squashed = d_m if projection_t is None else d_m @ projection_t
-            before = cells[t - 1] if t else cell
+            if inside is not None:
+                d_m.mul_(inside[t])
+            if squash is None:
+                d_squashed = d_m
+            else:
+                product(d_m, squash.t(), d_squashed)
+            before, d_now = cells[t - 1] if t else cell, d_gates[t] if wide is None else wide
+            cell_step.backward(gates[t], before, cells[t], d_squashed, d_c, d_now, cell_clip)
+            if wide is not None:
+                d_gates[t] = wide
+            product(d_gates[t], back, d_read[t])
+            d_h = d_read[t, :, width:]
             if keep is not None:
-                before = before * keep[t]
-            cell_step.backward(gates[t], before, cells[t], d_squashed, d_c, d_gates[t], cell_clip)
-            d_h = d_gates[t] @ recurrent_t
-            if keep is not None:
-                d_c.mul_(keep[t])
-                d_h.mul_(keep[t])
+                d_h = d_h * keep[t]
         flat = d_gates.view(steps * rows, 4 * size)
-        d_kernel = torch.empty_like(kernel)
-        torch.mm(inputs.reshape(steps * rows, width).t(), flat, out=d_kernel[:width])
-        states = torch.cat([hidden[None], outputs[:-1]])
-        if keep is not None:
-            states.mul_(keep)
-        torch.mm(states.view(steps * rows, width).t(), flat, out=d_kernel[width:])
-        d_weight = None
-        if projection is not None:
-            d_weight = squashed.view(steps * rows, size).t() @ d_projected.view(steps * rows, width)
-        d_inputs = (flat @ kernel[:width].t()).view(steps, rows, width) if ctx.needs_input_grad[0] else None
-        return d_inputs, d_h, d_c, None, d_kernel, flat.sum(dim=0), d_weight, None, None
+        d_weights = (read.view(steps * rows, -1).t() @ flat).to(ctx.dtypes[1])
+        d_projection = None
+        if squash is not None:
+            d_projection = squashed.view(steps * rows, size).t() @ d_projected.view(steps * rows, width)
+            d_projection = d_projection.to(ctx.dtypes[1])
+        ctx.given = buffers.give(read, gates, cells, squashed, d_gates)
+        d_inputs = d_read[..., :width].to(ctx.dtypes[0]) if ctx.needs_input_grad[0] else None
+        return d_inputs, d_h, d_c, None, d_weights[: 2 * width], d_weights[2 * width], d_projection, None, None
+
+
+def _weights(kernel: Tensor, bias: Tensor, can_start: bool) -> Tensor:
+    """The weights of [x ; h ; 1] or [x ; h ; 1 ; starts]: (2P + 1, 4H) or (2P + 2, 4H)."""
+    lines = [kernel, with_forget_bias(bias)[None]]
+    if can_start:
+        shut = torch.zeros_like(lines[1])
+        size = len(bias) // 4
+        shut[:, 2 * size : 3 * size] = SHUT
+        lines.append(shut)
+    return torch.cat(lines)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ..errors import ElmoError
+from .buffers import Buffers
+from .mixed import add_product, product, product_dtype
 
 # Logits that are held at once while the full softmax is scored: 64 MB.
 LOGITS_PER_CHUNK = 16_000_000
+# Logits of the sampled softmax that are worked on at once: 8 MB for a CPU's cache; on a GPU few launches count.
+LOGITS_PER_BLOCK = {"cpu": 1 << 21, "cuda": 1 << 26}
 
 
 class FullSoftmax(nn.Module):
@@ -73,20 +79,103 @@ class SampledSoftmax(FullSoftmax):
         """Mean sampled loss in nats: **not** a perplexity of the model, it is too low.
 
         One set of distinct negatives for all targets, the same for the same seed on every device and rank.
+        W and b get sparse gradients (not coalesced), of the targets' and the negatives' rows: nothing here, and in an
+        optimizer that reads them, costs more with a larger vocabulary.
         """
         n_words = len(self.W)
         sampled, draws = sample_log_uniform(n_words, self.n_samples, seed)
-        samples = torch.from_numpy(sampled).to(hidden.device)
-        ranks = torch.cat([targets, samples])
-        expected = _expected_counts(ranks, n_words, self.n_samples, draws)
-        rows = F.embedding(ranks, self.W)
-        biases = self.b[ranks] - expected.log().to(hidden.dtype)
-        n = len(targets)
-        true_logits = (hidden * rows[:n]).sum(dim=1) + biases[:n]
-        negatives = torch.addmm(biases[n:], hidden, rows[n:].t())
-        # A negative that is this token's own target must not count against it.
-        negatives = negatives.masked_fill(targets[:, None] == samples[None], torch.finfo(hidden.dtype).min)
-        return (torch.logaddexp(negatives.logsumexp(dim=1), true_logits) - true_logits).mean()
+        samples = torch.from_numpy(np.sort(sampled)).to(hidden.device, non_blocking=True)
+        corrections = [
+            _expected_counts(ranks, n_words, self.n_samples, draws).log().to(self.b.dtype)
+            for ranks in (targets, samples)
+        ]
+        return _SampledLoss.apply(hidden, self.W, self.b, targets, samples, *corrections)
+
+
+class _SampledLoss(torch.autograd.Function):
+    """Mean over tokens of ln(e^t + Σ_s e^z_s) - t, where t = y·W_t + b_t - ln Q_t, and z_s the same for each sample s.
+
+    Gradients are made with the loss, a block of tokens after the other, while the block's logits are in the cache:
+    those of all tokens (tokens x samples) are never held.
+
+    Under autocast to bfloat16 the products with W read bfloat16; all else is in the dtype of W.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        W: Tensor,
+        b: Tensor,
+        targets: Tensor,
+        samples: Tensor,
+        target_correction: Tensor,
+        sample_correction: Tensor,
+    ) -> Tensor:
+        """hidden: (N, P). targets: (N,), samples: (S,) sorted, and ln Q of each. RETURNS: the mean, of no dimension."""
+        dtype = product_dtype(W)
+        n, n_samples = len(hidden), len(samples)
+        y, wanted, rows = hidden.to(W.dtype), F.embedding(targets, W), F.embedding(samples, W)
+        t = (y * wanted).sum(dim=1) + b[targets] - target_correction
+        # The samples' biases and corrections as a last column: cheaper than to add them afterwards. In bfloat16 they
+        # would lose too much.
+        offset = b[samples] - sample_correction
+        table = rows.to(dtype)
+        left, right = y.to(dtype), table
+        if dtype == W.dtype:
+            left, right = F.pad(y, (0, 1), value=1.0), torch.cat([rows, offset[:, None]], dim=1)
+        # Where a negative is this token's own target: it must not count against it.
+        place = torch.searchsorted(samples, targets).clamp_(max=n_samples - 1)[:, None]
+        hit = samples[place] == targets[:, None]
+
+        losses, d_t, d_y = torch.empty_like(t), torch.empty_like(t), torch.empty_like(y)
+        d_rows, d_offset = torch.zeros_like(rows), torch.zeros_like(offset)
+        block = max(1, LOGITS_PER_BLOCK[W.device.type] // n_samples)
+        buffers = Buffers.current()
+        logits = buffers.take(min(block, n), n_samples, like=y)
+        for start in range(0, n, block):
+            now = slice(start, start + block)
+            z = logits[: len(y[now])]
+            if dtype == W.dtype:
+                torch.mm(left[now], right.t(), out=z)
+            else:
+                torch.add(torch.mm(left[now], right.t()), offset, out=z)
+            z.scatter_(1, place[now], z.gather(1, place[now]).masked_fill_(hit[now], torch.finfo(W.dtype).min))
+            highest = torch.maximum(z.amax(dim=1), t[now])
+            z.sub_(highest[:, None]).exp_()
+            of_target = torch.exp(t[now] - highest)
+            total = z.sum(dim=1).add_(of_target)
+            losses[now] = total.log() + highest - t[now]
+            # Probabilities are z / total, and of the mean 1 / n: the few columns of y are scaled instead of z.
+            share = 1.0 / (total * n)
+            d_t[now] = of_target * share - 1.0 / n
+            d_offset += share @ z
+            p = z.to(dtype)
+            add_product(p.t(), (y[now] * share[:, None]).to(dtype), d_rows)
+            product(p, table, d_y[now])
+            d_y[now].mul_(share[:, None])
+        buffers.give(logits)
+        d_y.addcmul_(wanted, d_t[:, None])
+        ctx.save_for_backward(y, targets, samples, d_t, d_y, d_rows, d_offset)
+        ctx.n_words, ctx.dtype = len(W), hidden.dtype
+        return losses.mean()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
+        y, targets, samples, d_t, d_y, d_rows, d_offset = ctx.saved_tensors
+        n, width = y.shape
+        ranks = torch.cat([targets, samples])[None]
+        d_W = d_rows.new_empty(ranks.shape[1], width)
+        torch.mul(y, (d_t * d_loss)[:, None], out=d_W[:n])
+        torch.mul(d_rows, d_loss, out=d_W[n:])
+        d_b = torch.cat([d_t, d_offset]) * d_loss
+        return (
+            (d_y * d_loss).to(ctx.dtype),
+            torch.sparse_coo_tensor(ranks, d_W, (ctx.n_words, width), check_invariants=False),
+            torch.sparse_coo_tensor(ranks, d_b, (ctx.n_words,), check_invariants=False),
+            *[None] * 4,
+        )
 
 
 def sample_log_uniform(n_words: int, n_samples: int, seed: int) -> tuple[np.ndarray, int]:
@@ -96,17 +185,18 @@ def sample_log_uniform(n_words: int, n_samples: int, seed: int) -> tuple[np.ndar
     """
     generator = np.random.Generator(np.random.PCG64(seed))
     log_range = math.log(n_words + 1)
-    seen = np.zeros(0, dtype=np.int64)
     draws = np.zeros(0, dtype=np.int64)
+    # Where in the draws a rank appears first. What is not drawn is never read, so nothing is to be set before.
+    first = np.empty(n_words, dtype=np.int64)
     size = 2 * n_samples
     while True:
         uniform = generator.random(size)
         draws = np.concatenate([draws, (np.exp(uniform * log_range).astype(np.int64) - 1) % n_words])
-        _, first = np.unique(draws, return_index=True)
-        if len(first) >= n_samples:
-            first.sort()
-            seen = draws[first[:n_samples]]
-            return seen, int(first[n_samples - 1]) + 1
+        numbers = np.arange(len(draws))
+        first[draws[::-1]] = numbers[::-1]  # of several values for one place the last one stays
+        distinct = np.flatnonzero(first[draws] == numbers)
+        if len(distinct) >= n_samples:
+            return draws[distinct[:n_samples]], int(distinct[n_samples - 1]) + 1
         # The rest of the tail is rare: draw in growing blocks.
         size *= 2
 

@@ -9,13 +9,15 @@ from torch import Tensor
 
 from . import cell as cell_step
 from .lstm import LSTMLayer, with_forget_bias
-from .matmul import Matmul, Precision
+from .matmul import PADDING, Matmul, Precision, padded
 
 if TYPE_CHECKING:
     from .model import BiLM
 
 # Rows of a product over several steps at once: more gain nothing, and their gates would leave the cache.
 ROWS_PER_PRODUCT = 256
+# Numbers of a matrix that the caches hold.
+SMALL_MATRIX = 2**22
 # Gates of the word types of a window, which are held all together.
 GATE_BYTES = 64 * 2**20
 
@@ -56,29 +58,35 @@ class CPUStacks:
 
     def run(self, table: Tensor, types: Tensor, batch_sizes: list[int], hidden: Tensor, cell: Tensor) -> list[Tensor]:
         """See ``Stacks.run``."""
-        layers = [table.new_empty(2, types.shape[1], table.shape[1]) for _ in self.directions[0]]
+        n = types.shape[1]
+        # Behind the rows that count there are as many more as a product may be padded by.
+        layers = [table.new_zeros(2, n + PADDING, table.shape[1]) for _ in self.directions[0]]
         for direction, stack in enumerate(self.directions):
-            inputs, index = _once_each(table, types[direction])
+            inputs, index = _first_inputs(table, types[direction], share=batch_sizes[0] > 1)
             for depth, layer in enumerate(stack):
                 output = layers[depth][direction]
                 layer.run(inputs, index, batch_sizes, hidden[direction, depth], cell[direction, depth], output)
                 if depth and self.skips:
                     output += inputs
                 inputs, index = output, None
-        return layers
+        return [layer[:, :n] for layer in layers]
 
 
-def _once_each(table: Tensor, types: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The inputs of the first layer, and where each step finds its own among them (None: they stand in order).
+def _first_inputs(table: Tensor, types: Tensor, share: bool) -> tuple[Tensor, Tensor | None]:
+    """The inputs of the first layer, and which of them each step reads (None: its own), both with rows to pad by.
 
-    Words repeat, and so does their product with the input weights: if enough of them do, it is made once a type.
+    Words repeat, and so does their product with the input weights: if enough of them do, and ``share``, it is made once
+    a type.
     """
-    if len(types) < ROWS_PER_PRODUCT:
-        return table[types], None
-    distinct, index = torch.unique(types, return_inverse=True)
-    if len(distinct) > 0.8 * len(types):
-        return table[types], None
-    return table[distinct], index
+    if share and len(types) > ROWS_PER_PRODUCT:
+        distinct, index = torch.unique(types, return_inverse=True)
+        if len(distinct) <= 0.8 * len(types):
+            return table[_extended(distinct)], _extended(index)
+    return table[_extended(types)], None
+
+
+def _extended(index: Tensor) -> Tensor:
+    return torch.cat([index, index.new_zeros(PADDING)])
 
 
 class _Layer:
@@ -90,6 +98,13 @@ class _Layer:
         self.recurrent = Matmul(layer.kernel[width:], None, precision)
         self.projection = None if layer.projection is None else Matmul(layer.projection, None, precision)
         self.cell_clip, self.proj_clip = layer.cell_clip, layer.proj_clip
+        # For rows that run alone: the weights as they lie in the biLM, or a small copy in bfloat16. (Large matrices
+        # come from memory, where oneDNN's order is as good and the copy would cost more than it brings.)
+        recurrent, projection = layer.kernel.detach()[width:], layer.projection
+        self.alone: tuple[Tensor, Tensor | None] | None = None
+        if self.input.dtype == recurrent.dtype or recurrent.numel() <= SMALL_MATRIX:
+            rounded = None if projection is None else projection.detach().to(self.input.dtype)
+            self.alone = recurrent.to(self.input.dtype), rounded
 
     def run(
         self,
@@ -100,51 +115,78 @@ class _Layer:
         cell: Tensor,
         outputs: Tensor,
     ) -> None:
-        """Fill ``outputs`` (n, P), packed. inputs: (n, P), or (U, P) of which step s reads row ``index[s]``."""
+        """Fill the first n rows of ``outputs`` (n + PADDING, P), packed.
+
+        inputs: as many rows, (…, P); or fewer, of which packed step s reads ``inputs[index[s]]``.
+        """
+        if batch_sizes[0] == 1 and self._run_alone(inputs, hidden, cell, outputs):
+            return
         dtype = self.input.dtype
         inputs = inputs.to(dtype)
-        shared = None if index is None else self._gates(inputs)
-        squashed = inputs.new_empty(batch_sizes[0], cell.shape[1])
-        h = hidden[: batch_sizes[0]].to(dtype)
-        chunk, first, start = inputs, 0, 0  # ``chunk``: gates of the packed steps from ``first`` on
-        end = 0
+        shared = None if index is None else self._gates_of_all(inputs)
+        # Rows beyond those that run hold what they held: they are multiplied, and nobody reads the result.
+        squashed = inputs.new_zeros(padded(batch_sizes[0]), cell.shape[1])
+        h = inputs.new_zeros(padded(batch_sizes[0]), hidden.shape[1])
+        running = batch_sizes[0]
+        h[:running] = hidden[:running]
+        chunk, first, end, start = inputs, 0, 0, 0  # chunk: gates of the packed steps from first to end
         for step, rows in enumerate(batch_sizes):
-            stop = start + rows
+            stop, size = start + rows, padded(rows)
             if shared is not None and index is not None:
-                gates = shared.index_select(0, index[start:stop])
+                gates = shared.index_select(0, index[start : start + size])
             else:
                 if stop > end:
-                    first, end = start, _chunk_end(batch_sizes, step, start)
-                    chunk = self.input(inputs[first:end])
-                gates = chunk[start - first : stop - first]
-            if rows < len(h):
-                hidden[rows : len(h)] = h[rows:]
-                h = h[:rows]
-            gates = self.recurrent.add(gates, h)
-            now = squashed[:rows]
-            cell_step.infer(gates, cell[:rows], now, self.cell_clip)
+                    first, end, height = start, *_chunk(batch_sizes, step, start)
+                    chunk = self.input(inputs[first : first + height])
+                gates = chunk[start - first : start - first + size]
+            if rows < running:
+                hidden[rows:running] = h[rows:running]
+                running = rows
+            gates = self.recurrent.add(gates, h[:size])
+            cell_step.infer(gates[:rows], cell[:rows], squashed[:rows], self.cell_clip)
             # Without a projection h is m itself, which the next step overwrites.
-            h = now.clone() if self.projection is None else self.projection(now)
+            h = squashed[:size].clone() if self.projection is None else self.projection(squashed[:size])
             if self.proj_clip is not None:
                 h.clamp_(-self.proj_clip, self.proj_clip)
-            outputs[start:stop] = h
+            outputs[start:stop] = h[:rows]
             start = stop
-        hidden[: len(h)] = h
+        hidden[:running] = h[:running]
 
-    def _gates(self, inputs: Tensor) -> Tensor:
-        if len(inputs) <= ROWS_PER_PRODUCT:
-            return self.input(inputs)
-        return torch.cat([self.input(some) for some in inputs.split(ROWS_PER_PRODUCT)])
+    def _run_alone(self, inputs: Tensor, hidden: Tensor, cell: Tensor, outputs: Tensor) -> bool:
+        """A single row, by the extension. RETURNS: whether it was done; nothing was if not."""
+        if self.alone is None:
+            return False
+        for start in range(0, len(outputs) - PADDING, ROWS_PER_PRODUCT):
+            count = min(ROWS_PER_PRODUCT, len(outputs) - PADDING - start)
+            if not cell_step.run_row(
+                self.input(inputs[start : start + padded(count)].to(self.input.dtype))[:count].to(cell.dtype),
+                *self.alone,
+                hidden,
+                cell,
+                outputs[start : start + count],
+                (self.cell_clip, self.proj_clip),
+            ):
+                return False
+        return True
+
+    def _gates_of_all(self, inputs: Tensor) -> Tensor:
+        count = len(inputs) - PADDING
+        sizes = [padded(min(ROWS_PER_PRODUCT, count - start)) for start in range(0, count, ROWS_PER_PRODUCT)]
+        return torch.cat([self.input(some) for some in inputs[: sum(sizes)].split(sizes)])
 
 
-def _chunk_end(batch_sizes: list[int], step: int, start: int) -> int:
-    """The end of the packed rows whose input products are made together, from ``step`` on, at least one step."""
-    end = start + batch_sizes[step]
+def _chunk(batch_sizes: list[int], step: int, start: int) -> tuple[int, int]:
+    """Packed rows whose input products are made together, from ``step`` on: where they end, and how many with padding.
+
+    At least one step's; the next steps' as long as theirs, each padded, fit into ROWS_PER_PRODUCT.
+    """
+    end, height = start + batch_sizes[step], padded(batch_sizes[step])
     for rows in batch_sizes[step + 1 :]:
-        if end + rows - start > ROWS_PER_PRODUCT:
+        if end - start + padded(rows) > ROWS_PER_PRODUCT:
             break
+        height = max(height, end - start + padded(rows))
         end += rows
-    return end
+    return end, padded(height)
 
 
 def make_stacks(bilm: BiLM, precision: Precision) -> Stacks:

@@ -13,6 +13,10 @@ from .config import BiLMConfig
 
 # Types that pass the CNN at once: bounds its memory, and each chunk is trimmed to its own longest word.
 TYPES_PER_CHUNK = {"cpu": 256, "cuda": 2048}
+# Where products are oneDNN's, which compiles a kernel for each shape and keeps it (1 GB of them, without this): of what
+# the number of types of the last chunk, and of columns of every chunk, is a multiple.
+TYPES_STEP = 64
+COLUMNS_STEP = 4
 
 
 class Highway(nn.Module):
@@ -32,7 +36,8 @@ class Highway(nn.Module):
         """(n, F) -> (n, F)."""
         gate = torch.sigmoid(torch.addmm(self.b_carry, hidden, self.W_carry))
         transformed = torch.relu(torch.addmm(self.b_transform, hidden, self.W_transform))
-        return torch.lerp(hidden, transformed, gate)
+        # Under autocast products come in another precision; what is blended keeps its own.
+        return torch.lerp(hidden, transformed.to(hidden.dtype), gate.to(hidden.dtype))
 
 
 class CharacterEncoder(nn.Module):
@@ -98,7 +103,7 @@ class CharacterEncoder(nn.Module):
         """
         if len(ids) == 0:
             return self.char_embed.new_zeros(0, self.width)
-        return encode_by_length(ids, self.widest, self._encode, pad=self.pad, lead=self.lead)
+        return encode_by_length(ids, self.widest, self._encode, pad=self.pad, lead=self.lead, few_shapes=self.training)
 
     def _encode(self, ids: Tensor) -> Tensor:
         hidden = self._convolve(ids[:, self.lead :])
@@ -123,7 +128,13 @@ class CharacterEncoder(nn.Module):
 
 
 def encode_by_length(
-    ids: Tensor, widest: int, encode: Callable[[Tensor], Tensor], *, pad: int = PAD_CHARACTER, lead: int = 0
+    ids: Tensor,
+    widest: int,
+    encode: Callable[[Tensor], Tensor],
+    *,
+    pad: int = PAD_CHARACTER,
+    lead: int = 0,
+    few_shapes: bool = False,
 ) -> Tensor:
     """Encode word types in chunks of similar length, to the end: over all types at once memory would grow with them.
 
@@ -132,14 +143,20 @@ def encode_by_length(
 
     ids: (n, lead + C), n > 0; the first ``lead`` columns are no characters. pad: what fills the others.
     widest: columns of the widest filter. encode: (m, lead + columns) -> (m, width), row by row.
+    few_shapes: let it see few different m and columns, for which a little is computed that nobody needs.
     RETURNS: (n, width), in the order of ``ids``.
     """
     size = TYPES_PER_CHUNK[ids.device.type]
     lengths, order = (ids[:, lead:] != pad).sum(dim=1).sort()
-    chunks = [
-        encode(ids[chunk, : min(ids.shape[1], lead + longest + widest)])
-        for chunk, longest in zip(order.split(size), [int(part[-1]) for part in lengths.split(size)], strict=True)
-    ]
+    types_step, columns_step = (TYPES_STEP, COLUMNS_STEP) if few_shapes and len(ids) > TYPES_STEP else (1, 1)
+    # The longest word stands in for those that are missing.
+    missing = -len(ids) % types_step
+    filled = torch.cat([order, order[-1:].expand(missing)])
+    longest_of_each = [int(part[-1]) for part in lengths.split(size)]
+    chunks = []
+    for chunk, longest in zip(filled.split(size), longest_of_each, strict=True):
+        columns = -(-(longest + widest) // columns_step) * columns_step
+        chunks.append(encode(ids[chunk, : min(ids.shape[1], lead + columns)]))
     return torch.cat(chunks)[torch.argsort(order)]
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from .matmul import Matmul, Precision
-from .token_encoder import CharacterEncoder, Highway, encode_by_length, windows
+from .matmul import Matmul, Precision, padded
+from .token_encoder import CharacterEncoder, Highway, encode_by_length
 
 if TYPE_CHECKING:
     from .model import BiLM
 
 # Words beyond this are rare, seldom come back, and could be of any size: they are not remembered.
 LONGEST_REMEMBERED = 100
+# Sums of filters over windows of characters that are held at once: 1 MB.
+SUMS_AT_ONCE = 2**18
 
 
 class WordVectors:
@@ -26,7 +29,9 @@ class WordVectors:
         encoder = bilm.token_encoder
         # A word table, with its small projection or without, is as fast as a memory of it.
         self._remembers = isinstance(encoder, CharacterEncoder)
-        self._encode = _PackedEncoder(encoder, precision) if isinstance(encoder, CharacterEncoder) else encoder
+        self._encode: Callable[[Tensor], Tensor] = (
+            _PackedEncoder(encoder, precision) if isinstance(encoder, CharacterEncoder) else encoder
+        )
         self._rows: dict[str, int] = {}
         self._vectors = torch.zeros(0, bilm.config.projection_dim, device=bilm.device)
         self._lock = threading.Lock()
@@ -78,33 +83,58 @@ class _PackedEncoder:
         self.word_embed = None if encoder.word_embed is None else encoder.word_embed.detach()
         self.char_embed = encoder.char_embed.detach()
         self.pad, self.lead = encoder.pad, encoder.lead
-        self.widths = [weight.shape[0] for weight in encoder.conv_weights]
-        self.convolutions = [Matmul(weight.flatten(0, 1), None, precision) for weight in encoder.conv_weights]
+        self.filters = [weight.detach() for weight in encoder.conv_weights]
         self.biases = torch.cat([bias.detach() for bias in encoder.conv_biases])
-        self.activation = encoder.activation
+        self.activation, self.widest = encoder.activation, encoder.widest
         self.highways = [_PackedHighway(one, precision) for one in encoder.highways if isinstance(one, Highway)]
         self.projection = None if encoder.W_proj is None else Matmul(encoder.W_proj, encoder.b_proj, precision)
 
     def __call__(self, ids: Tensor) -> Tensor:
         """What ``CharacterEncoder.forward`` reads -> (n, P)."""
-        return encode_by_length(ids, max(self.widths), self._encode, pad=self.pad, lead=self.lead)
+        return encode_by_length(ids, self.widest, self._encode, pad=self.pad, lead=self.lead)
 
     def _encode(self, ids: Tensor) -> Tensor:
-        embedded = self.char_embed[ids[:, self.lead :]].to(self.convolutions[0].dtype)
-        pooled = []
-        for width, convolve in zip(self.widths, self.convolutions, strict=True):
-            columns = windows(embedded, width)
-            convolved = convolve(columns.flatten(0, 1))
-            pooled.append(convolved.view(*columns.shape[:2], -1).amax(dim=1))
-        features = torch.cat(pooled, dim=1).to(self.biases.dtype).add_(self.biases)
+        # Words are written in few characters: each is multiplied with the filters once, and looked up after that.
+        distinct, characters = torch.unique(ids[:, self.lead :], return_inverse=True)
+        vectors = self.char_embed[distinct]
+        features = self.biases.new_zeros(padded(len(ids)), len(self.biases))
+        start = 0
+        for filters in self.filters:
+            stop = start + filters.shape[2]
+            features[: len(ids), start:stop] = _convolved(vectors, characters, filters)
+            start = stop
+        features += self.biases
         hidden = features.relu_() if self.activation == "relu" else features.tanh_()
         for highway in self.highways:
             hidden = highway(hidden)
         if self.word_embed is not None:
-            hidden = torch.cat([self.word_embed[ids[:, 0]], hidden], dim=1)
+            words = F.pad(ids[:, 0], (0, len(hidden) - len(ids)))
+            hidden = torch.cat([self.word_embed[words], hidden], dim=1)
         if self.projection is not None:
             hidden = self.projection(hidden.to(self.projection.dtype)).to(hidden.dtype)
-        return hidden
+        return hidden[: len(ids)]
+
+
+def _convolved(vectors: Tensor, characters: Tensor, filters: Tensor) -> Tensor:
+    """The maximum over all positions of the filters' sums, before the bias.
+
+    vectors: (U, char_dim). characters: (n, columns), rows of ``vectors``. filters: (width, char_dim, count).
+    RETURNS: (n, count).
+    """
+    n, columns = characters.shape
+    width, _, count = filters.shape
+    products = torch.matmul(vectors, filters).flatten(0, 1)  # (width * U, count), the place in the window first
+    positions = columns - width + 1
+    places = characters.as_strided((positions, n, width), (1, columns, 1))
+    places = places + len(vectors) * torch.arange(width, device=characters.device)
+    # As many positions at once as the cache holds.
+    best: Tensor | None = None
+    for some in places.split(max(1, SUMS_AT_ONCE // (n * count))):
+        sums = F.embedding_bag(some.flatten(0, 1), products, mode="sum").view(len(some), n, count)
+        most = sums[0] if len(sums) == 1 else sums.amax(dim=0)
+        best = most if best is None else torch.maximum(best, most, out=best)
+    assert best is not None
+    return best
 
 
 class _PackedHighway:

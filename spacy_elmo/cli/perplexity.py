@@ -19,17 +19,26 @@ def perplexity(
     per_sentence: bool = typer.Option(False, "--per-sentence", help="A line for each sentence"),
     config: Optional[Path] = typer.Option(None, help="Config of the dev corpus [default: the model's own]"),  # noqa: UP045
     lang: Optional[str] = typer.Option(None, help="Language of the tokenizer [default: the model's own]"),  # noqa: UP045
+    precision: str = typer.Option("float32", help="Of matrix products: float32 or bfloat16"),
     output: Optional[Path] = typer.Option(None, help="Write the figures to this file too, as JSON"),  # noqa: UP045
 ) -> None:
     """Perplexity of a text under a pretrained biLM: full softmax, each sentence by itself."""
     with clean_errors():
+        from ..bilm.matmul import checked_precision
         from ..pretraining.measure import measure
 
         if output is not None:  # before the work
             if output.is_dir():
                 raise ElmoError(f"--output {output} is a folder: give the name of a file")
             output.parent.mkdir(parents=True, exist_ok=True)
-        report = measure(model, text=text, config=config, lang=lang, per_sentence=per_sentence)
+        report = measure(
+            model,
+            text=text,
+            config=config,
+            lang=lang,
+            per_sentence=per_sentence,
+            precision=checked_precision(precision),
+        )
         if per_sentence:
             typer.echo("joint\tforward\tbackward\ttargets\tsentence")
             for one, words in report.sentences:

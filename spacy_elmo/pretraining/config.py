@@ -99,6 +99,8 @@ class TrainingSettings(_Section):
     eval_tokens: int = Field(10_000, ge=1)
     checkpoint_frequency: int = Field(100, ge=1)
     threads: int = Field(0, ge=0)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    onednn: bool = False
 
 
 class Settings(_Section):

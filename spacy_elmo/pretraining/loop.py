@@ -16,7 +16,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 import torch
 from spacy import Language
 from thinc.api import Config
@@ -36,11 +35,12 @@ from .checkpoint import (
     save_checkpoint,
 )
 from .config import Settings, changed_keys, resolve
-from .optimizers import learn_rate_factor
 from .output import BEST, CHECKPOINT, LAST, LOSSES, LossesFile, check_output, losses_until, own_output
 from .perplexity import Perplexity, perplexity
 from .plan import make_plan
+from .precision import onednn_products
 from .prepare import Corpora, blank_pipeline, dev_sentences, prepare_corpora
+from .step import TrainingStep
 from .streams import Stream
 
 
@@ -122,11 +122,10 @@ def pretrain(
         bilm.initialize(settings.system.seed).to(device)
         softmax.initialize(settings.system.seed)
         softmax.to(device)
-        parameters = [*bilm.parameters(), *softmax.parameters()]
-        optimizer = settings.optimizer(parameters)
-        peaks = [group["lr"] for group in optimizer.param_groups]
+        optimizer = settings.optimizer([*bilm.parameters(), *softmax.parameters()])
 
-        print(make_plan(settings, corpora, stream, bilm, softmax), file=stdout, flush=True)
+        products = stack.enter_context(onednn_products(training.onednn and device.type == "cpu"))
+        print(make_plan(settings, corpora, stream, bilm, softmax, products), file=stdout, flush=True)
         if dry_run:
             return PretrainingResult(step=0)
 
@@ -148,7 +147,9 @@ def pretrain(
             print(f"Nothing to do: {step} of {training.max_steps} steps are done", file=stdout)
             return PretrainingResult(step=step, dev=_dev_of(info), best_step=best["step"])
 
-        type_ids = _type_ids(bilm, corpora.train.types)
+        training_step = TrainingStep(
+            bilm=bilm, softmax=softmax, optimizer=optimizer, types=corpora.train.types, settings=training
+        )
         sentences = dev_sentences(corpora.dev, training.eval_tokens)
         losses = stack.enter_context(closing(LossesFile(output / LOSSES, earlier_losses)))
         log_step, finish_log = settings.logger(_nlp_of(config), stdout, stderr)
@@ -218,55 +219,18 @@ def pretrain(
             ):
                 save_state()
 
-            # One step. Both directions read the same window, so each of its word types is encoded once.
             started = time.perf_counter()
-            window = stream.window(step)
-            forward_hidden, backward_hidden, next_state = bilm.hidden(
-                torch.from_numpy(type_ids[window.type_rows].astype(np.int64)).to(device),
-                torch.from_numpy(window.forward).to(device),
-                torch.from_numpy(window.backward).to(device),
-                state,
-                training.dropout,
-                torch.from_numpy(window.starts).to(device) if training.reset == "sentence" else None,
-            )
-            direction_losses = [
-                softmax.loss(
-                    hidden.flatten(0, 1), torch.from_numpy(targets).to(device).flatten(), seed=2 * step + direction
-                )
-                for direction, (hidden, targets) in enumerate(
-                    [(forward_hidden, window.forward_targets), (backward_hidden, window.backward_targets)]
-                )
-            ]
-            loss = 0.5 * (direction_losses[0] + direction_losses[1])
-            value = loss.item()
-            if not math.isfinite(value):
-                raise PretrainingError(f"the loss at step {step + 1} is {value}. {_kept(output)}")
-            optimizer.zero_grad(set_to_none=True)
-            # bilm-tf's scale: clip_norm and Adagrad's learning rate are meant for it.
-            (loss * training.unroll_steps).backward()
-            norm = torch.nn.utils.clip_grad_norm_(parameters, training.clip_norm)
-            if not torch.isfinite(norm):
-                raise PretrainingError(f"the gradient at step {step + 1} is not finite. {_kept(output)}")
-            factor = learn_rate_factor(
-                step, max_steps=training.max_steps, warmup_steps=training.warmup_steps, schedule=training.schedule
-            )
-            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-                group["lr"] = peak * factor
-            optimizer.step()
-            state = next_state
+            try:
+                result = training_step(stream.window(step), state, step)
+            except PretrainingError as error:
+                raise PretrainingError(f"{error}. {_kept(output)}") from error
+            state = result.state
             step += 1
             spent = time.perf_counter() - started
             seconds += spent
             recent_seconds += spent
-            recent.append(value)
-            losses.write(
-                {
-                    "step": step,
-                    "loss": value,
-                    "forward": direction_losses[0].item(),
-                    "backward": direction_losses[1].item(),
-                }
-            )
+            recent.append(result.loss)
+            losses.write({"step": step, "loss": result.loss, "forward": result.forward, "backward": result.backward})
             log_step(None)
 
     return PretrainingResult(
@@ -354,15 +318,6 @@ def _out_of_memory_explained(config: Config, output: Path) -> Iterator[None]:
 def _kept(output: Path) -> str:
     found = existing_folder(output / CHECKPOINT)
     return f"The last good state is kept in {found}" if found else "There was no checkpoint yet"
-
-
-def _type_ids(bilm: BiLM, types: Sequence[str]) -> np.ndarray:
-    """What the token encoder reads for each type of the corpus, computed once: (n_types, C) or (n_types,)."""
-    dtype = np.uint16 if bilm.config.filters is not None else np.int32  # of (n, C) int64 a quarter
-    parts = [
-        bilm.token_ids(types[start : start + 8192]).cpu().numpy().astype(dtype) for start in range(0, len(types), 8192)
-    ]
-    return np.concatenate(parts)
 
 
 def _scores(dev: Perplexity, tokens_per_second: float) -> dict[str, float]:

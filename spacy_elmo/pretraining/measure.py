@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
+
+from ..bilm.matmul import Precision, checked_precision
 from ..bilm.model import BiLM
 from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
@@ -53,6 +56,7 @@ def measure(
     config: Path | str | None = None,
     lang: str | None = None,
     per_sentence: bool = False,
+    precision: Precision = "float32",
 ) -> Report:
     """Perplexity of a text under a model that ``pretrain`` saved.
 
@@ -60,8 +64,10 @@ def measure(
     text: raw text (file, folder, glob); None: the dev corpus of ``config``.
     config: None: the one that lies in the model's folder.
     lang: whose tokenizer cuts ``text``; None: that of the config, or else of the model's ``meta.json``.
-    Raises WeightsError, CorpusError or PretrainingError.
+    precision: of the matrix products, the softmax's included: "float32" or "bfloat16".
+    Raises WeightsError, CorpusError or PretrainingError, ElmoError for another precision.
     """
+    checked_precision(precision)
     model = Path(model)
     bilm = load_bilm(model)
     for name in (SOFTMAX, VOCABULARY):
@@ -80,7 +86,8 @@ def measure(
             sentences = list(corpus.sentences())
             del corpus  # closes its maps: Windows removes no open file
     known = set(vocabulary)
-    total, each = perplexities(bilm, softmax, vocabulary, sentences)
+    with torch.autocast(bilm.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        total, each = perplexities(bilm, softmax, vocabulary, sentences)
     return Report(
         total=total,
         unknown=sum(word not in known for words in sentences for word in words),

@@ -12,8 +12,18 @@ from .streams import Stream
 from .vocabulary import oov_share
 
 
-def make_plan(settings: Settings, corpora: Corpora, stream: Stream, bilm: BiLM, softmax: FullSoftmax) -> str:
-    """The plan as aligned lines of text. Everything in it is counted, nothing is a default."""
+def make_plan(
+    settings: Settings,
+    corpora: Corpora,
+    stream: Stream,
+    bilm: BiLM,
+    softmax: FullSoftmax,
+    products: str | None = None,
+) -> str:
+    """The plan as aligned lines of text. Everything in it is counted, nothing is a default.
+
+    products: which library makes them, where the settings say something about it.
+    """
     training = settings.training
     lines: list[tuple[str, str]] = []
     for name, corpus in (("train", corpora.train), ("dev", corpora.dev)):
@@ -42,6 +52,7 @@ def make_plan(settings: Settings, corpora: Corpora, stream: Stream, bilm: BiLM, 
         ),
         ("biLM", f"{_size(bilm):,} parameters, vectors of {bilm.config.width} in {bilm.config.n_layers + 1} layers"),
         ("softmax", f"{_size(softmax):,} parameters{samples}"),
+        ("precision", training.precision if products is None else f"{training.precision}, {products}"),
     ]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name.ljust(width)}  {text}" for name, text in lines)

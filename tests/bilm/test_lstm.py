@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from spacy_elmo.bilm.buffers import Buffers
 from spacy_elmo.bilm.config import BiLMConfig
 from spacy_elmo.bilm.lstm import LSTMLayer, LSTMStack
 
@@ -203,7 +204,6 @@ def test_a_window_continues_the_one_before() -> None:
     torch.testing.assert_close(end, last, rtol=0, atol=1e-12)
 
 
-
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("n_layers", [1, 2, 3])
 def test_stack_of_layers_with_and_without_skips(skip: bool, n_layers: int) -> None:
@@ -323,3 +323,85 @@ def test_a_row_that_starts_afresh_knows_nothing_of_before(
     ]
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("cell", "width"), SIZES)
+def test_a_row_that_starts_afresh_forgets_any_state_to_the_bit(cell: int, width: int) -> None:
+    layer = drawn(LSTMLayer(config(cell, width, cell_clip=None, proj_clip=None)), seed=15).float()
+    inputs = normal(3, 2, width).float()
+    hidden, state = (tensor.float() for tensor in start(2, cell, width))
+    keep = torch.ones(3, 2, 1)
+    keep[0, 1] = 0.0
+    found = layer(inputs, hidden * 1e3, state * 1e6, keep)
+    expected = layer(inputs, torch.zeros_like(hidden), torch.zeros_like(state), torch.ones(3, 2, 1))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one[..., 1, :], other[..., 1, :])
+        assert not torch.equal(one[..., 0, :], other[..., 0, :])
+
+
+def trained(layer: LSTMLayer, inputs: Tensor, hidden: Tensor, cell: Tensor, keep: Tensor) -> list[Tensor]:
+    """Outputs and gradients of two windows, the second one from where the first ended."""
+    results = []
+    for _ in range(2):
+        layer.zero_grad()
+        inputs.grad = None
+        outputs, hidden, cell = layer(inputs, hidden.detach(), cell.detach(), keep)
+        outputs.square().sum().backward()
+        results += [outputs, hidden, cell]
+        results += [tensor.grad.clone() for tensor in (inputs, *layer.parameters()) if tensor.grad is not None]
+    return results
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_buffers_that_are_used_again_change_nothing(bfloat16: bool) -> None:
+    layer = drawn(LSTMLayer(config()), seed=16).float()
+    inputs = normal(5, 3, 4).float().requires_grad_()
+    hidden, cell = (tensor.float() for tensor in start(3))
+    keep = (normal(5, 3, 1) > -1.0).float()
+    buffers = Buffers()
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        expected = trained(layer, inputs, hidden, cell, keep)
+        with buffers.in_use():
+            first = trained(layer, inputs, hidden, cell, keep)
+            kept = {tensor.data_ptr() for free in buffers._free.values() for tensor in free}
+            again = trained(layer, inputs, hidden, cell, keep)
+    assert {tensor.data_ptr() for free in buffers._free.values() for tensor in free} == kept
+    for found in (first, again):
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_a_second_gradient_of_buffers_that_are_used_again_is_an_error() -> None:
+    layer = drawn(LSTMLayer(config()), seed=17)
+    arguments = normal(5, 2, 4), *start(2)
+    total = layer(*arguments)[0].sum()
+    first, second = (torch.autograd.grad(total, layer.kernel, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
+    with Buffers().in_use():
+        total = layer(*arguments)[0].sum()
+        torch.autograd.grad(total, layer.kernel, retain_graph=True)
+        with pytest.raises(RuntimeError, match="asked for twice"):
+            torch.autograd.grad(total, layer.kernel)
+
+
+@pytest.mark.parametrize(("cell", "width"), [(24, 16), (16, 16)])
+def test_bfloat16_products_are_near_those_of_float32(cell: int, width: int) -> None:
+    # Without clips: a value that rounding moves to the other side of one gains or loses all of its gradient.
+    stack = drawn(LSTMStack(config(cell, width, cell_clip=None, proj_clip=None)), seed=18).float()
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter.mul_(0.3)
+    inputs = normal(6, 8, width).float().requires_grad_()
+    state = [tensor.float() for tensor in start(8, cell, width, layers=2)]
+    keep = (normal(6, 8, 1) > -1.0).float()
+
+    def run(bfloat16: bool) -> list[Tensor]:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            outputs, hidden, cells = stack(inputs, *state, keep=keep)
+        loss = (normal(6, 8, width).float() * outputs[-1]).sum()
+        return [outputs[-1], hidden, cells, *torch.autograd.grad(loss, [inputs, *stack.parameters()])]
+
+    for narrow, wide in zip(run(True), run(False), strict=True):
+        assert narrow.dtype == torch.float32
+        error = ((narrow - wide).norm() / wide.norm()).item()
+        assert 1e-4 < error < 2e-2

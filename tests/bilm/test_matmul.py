@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spacy_elmo.bilm import matmul
-from spacy_elmo.bilm.matmul import Matmul, checked_precision, onednn_works
+from spacy_elmo.bilm.matmul import Matmul, checked_precision, onednn_works, padded
 from spacy_elmo.errors import ElmoError
 
 
@@ -56,6 +56,15 @@ def test_bfloat16_rounds_what_is_multiplied_and_no_more(path: str) -> None:
     wanted = (x.bfloat16().double() @ weight.bfloat16().double() + bias.bfloat16().double()).float()
     # One rounding of a result: half a unit of eight bits.
     torch.testing.assert_close(found.float(), wanted, rtol=2**-8, atol=1e-3)
+
+
+def test_padded_numbers_of_rows() -> None:
+    for rows in range(1, 2000):
+        more = padded(rows)
+        assert rows <= more <= max(rows + 1, 1.27 * rows) or rows > 256
+        assert more - rows < matmul.PADDING
+        assert padded(more) == more
+    assert padded(257) == 512
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from spacy_elmo.bilm import stacks as stacks_module
+from spacy_elmo.bilm.matmul import ROWS, Matmul
 from spacy_elmo.bilm.model import BiLM
 from spacy_elmo.bilm.stacks import CPUStacks, make_stacks
 
-from .twins import make_word_bilm
+from .twins import make_bilm, make_word_bilm
 
 SIZES = [(7, 5), (5, 5)]  # with and without a projection
 CLIPS = [(None, None), (0.6, None), (None, 0.5), (0.6, 0.5)]
@@ -89,16 +91,42 @@ def test_without_skip_connections() -> None:
 
 
 def test_products_are_made_once_a_type_where_words_repeat() -> None:
-    table = normal(9, 4, seed=0)
+    table = normal(400, 4, seed=0)
     types = torch.tensor([3, 5] * 200)
-    inputs, index = stacks_module._once_each(table, types)
-    assert torch.equal(inputs, table[[3, 5]])
+    inputs, index = stacks_module._first_inputs(table, types, share=True)
+    assert torch.equal(inputs[:2], table[[3, 5]])
     assert index is not None
-    assert torch.equal(inputs[index], table[types])
-    distinct = torch.arange(9).repeat(100)[:9]
-    inputs, index = stacks_module._once_each(table, distinct)
-    assert torch.equal(inputs, table)
+    assert torch.equal(inputs[index[:400]], table[types])
+    distinct = torch.arange(399)
+    inputs, index = stacks_module._first_inputs(table, distinct, share=True)
+    assert torch.equal(inputs[:399], table[distinct])
     assert index is None
+
+
+def test_products_have_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[int] = set()
+    multiply, add = Matmul.__call__, Matmul.add
+
+    def watched(product: Matmul, x: Tensor) -> Tensor:
+        seen.add(len(x))
+        return multiply(product, x)
+
+    def watched_sum(product: Matmul, other: Tensor, x: Tensor) -> Tensor:
+        seen.add(len(x))
+        return add(product, other, x)
+
+    monkeypatch.setattr(Matmul, "__call__", watched)
+    monkeypatch.setattr(Matmul, "add", watched_sum)
+    draw = random.Random(0)
+    bilm = make_bilm(1)
+    for _ in range(60):
+        bilm.encode(
+            [[f"w{draw.randrange(999)}" for _ in range(draw.randrange(30))] for _ in range(draw.randrange(140))]
+        )
+    allowed = set(ROWS)
+    assert len(allowed) < 40
+    assert seen <= allowed
+    assert len(seen) > 20
 
 
 def test_a_row_that_has_ended_keeps_its_state_to_the_bit() -> None:

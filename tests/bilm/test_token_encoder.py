@@ -195,3 +195,27 @@ def test_the_projection_is_left_out_where_the_sizes_agree() -> None:
     assert encoder.W_proj is None
     assert encoder.b_proj is None
     assert not any("proj" in name for name in encoder.state_dict())
+
+
+def test_in_training_there_are_few_shapes_and_the_same_vectors_and_gradients() -> None:
+    bilm = make_bilm(5).double()
+    encoder = bilm.token_encoder
+    assert isinstance(encoder, CharacterEncoder)
+    ids = bilm.token_ids(many_words())
+    shapes: list[tuple[int, int]] = []
+    results = []
+    for few_shapes in (False, True):
+        shapes.clear()
+
+        def encode(some: Tensor) -> Tensor:
+            shapes.append((some.shape[0], some.shape[1]))
+            return encoder._encode(some)
+
+        bilm.zero_grad()
+        found = token_encoder.encode_by_length(ids, encoder.widest, encode, few_shapes=few_shapes)
+        found.square().sum().backward()
+        results.append([found.detach(), *(p.grad.clone() for p in encoder.parameters() if p.grad is not None)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    assert [types for types, _ in shapes] == [256, 256, 128]
+    assert all(columns % 4 == 0 for _, columns in shapes)

@@ -69,7 +69,12 @@ class Counting(WordVectors):
         super().__init__(bilm, "float32")
         self.encoded: list[int] = []
         encode = self._encode
-        self._encode = lambda ids: (self.encoded.append(len(ids)), encode(ids))[1]
+
+        def counted(ids: Tensor) -> Tensor:
+            self.encoded.append(len(ids))
+            return encode(ids)
+
+        self._encode = counted
 
 
 def test_a_word_passes_the_encoder_once(bilm: BiLM) -> None:

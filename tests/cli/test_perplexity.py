@@ -34,6 +34,19 @@ def test_of_a_text_by_sentence(call: Call, model: Path, tmp_path: Path) -> None:
     assert rest[-1].split() == ["unknown", "words", "2"]
 
 
+def test_in_bfloat16_it_is_nearly_the_same(call: Call, model: Path, tmp_path: Path) -> None:
+    values = []
+    for precision in ("float32", "bfloat16"):
+        result = call("perplexity", model, "--precision", precision, "--output", tmp_path / "p.json")
+        assert result.exit_code == 0, result.output
+        values.append(json.loads((tmp_path / "p.json").read_text())["joint_perplexity"])
+    assert values[0] != values[1]
+    assert values[1] == pytest.approx(values[0], rel=0.02)
+    result = call("perplexity", model, "--precision", "fp16")
+    assert result.exit_code == 1
+    assert "precision is one of 'float32', 'bfloat16', not 'fp16'" in result.output
+
+
 def test_of_a_config(call: Call, model: Path, tmp_path: Path) -> None:
     result = call("perplexity", model, "--config", model / "pretrain.cfg")
     assert result.exit_code == 0, result.output

@@ -29,7 +29,7 @@ def test_it_is_the_first_thing_printed(lines: list[str]) -> None:
     assert lines[0].startswith("train ")
     header = next(i for i, line in enumerate(lines) if "DEV FWD PPL" in line)
     names = [line.split()[0] for line in lines[:header] if not line.startswith(" ")]
-    assert names == ["train", "dev", "vocabulary", "steps", "biLM", "softmax"]
+    assert names == ["train", "dev", "vocabulary", "steps", "biLM", "softmax", "precision"]
 
 
 def test_everything_is_counted_from_the_corpus(lines: list[str], toy_text: Path) -> None:

@@ -24,7 +24,9 @@ from tests.reference.make_golden import CASES, SENTENCES, VOCABULARY, draw_weigh
 from tests.reference.make_tf_checkpoint import variable_names
 from tests.reference.numpy_bilm import NumpyBiLM
 
-TOLERANCE = 2e-6
+# float32 against float64. Weights are drawn large enough to run into clips, so rounding grows through the layers: up to
+# 2.3e-6 in one order of summation or another (oneDNN's, MKL's). A weight in a wrong place is off by 0.1.
+TOLERANCE = 4e-6
 
 Arrays = dict[str, np.ndarray]
 

@@ -1,0 +1,1 @@
+"""Benchmarks: a script, a table. Run them from the repository, ``python -m benchmarks.encode --help``."""

@@ -1,0 +1,55 @@
+"""How the matrix products of a run are made: by which library, and in which precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def onednn_products(wanted: bool) -> Iterator[str | None]:
+    """Let torch hand float32 products on the CPU to oneDNN instead of MKL while the block lasts.
+
+    The switch for it is torch's permission to multiply in bfloat16, which oneDNN makes use of on CPUs with units for
+    it (AMX, some ARM) and nowhere else. What it does on this one is tried: where products lose digits the switch stays
+    as it was. It is put back at the end, whatever happens.
+
+    wanted: if not, nothing is done.
+    RETURNS: what came of it, for the plan; None where it is not wanted.
+    """
+    if not wanted:
+        yield None
+        return
+    switch = onednn_switch()
+    if switch is None:
+        yield "without oneDNN: that needs a torch of version 2.9 or newer, built with it"
+        return
+    before = switch.fp32_precision
+    try:
+        switch.fp32_precision = "bf16"
+        if products_are_exact():
+            yield "float32 products by oneDNN"
+        else:
+            switch.fp32_precision = before
+            yield "without oneDNN: on this CPU its products would be in bfloat16"
+    finally:
+        switch.fp32_precision = before
+
+
+def onednn_switch() -> Any:
+    """The object whose ``fp32_precision`` is the switch; None where torch has none."""
+    switch = getattr(torch.backends.mkldnn, "matmul", None)
+    return switch if torch.backends.mkldnn.is_available() and hasattr(switch, "fp32_precision") else None
+
+
+def products_are_exact() -> bool:
+    """Whether float32 products on the CPU are as precise as sums of float32 products can be."""
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(256, 256, generator=generator) for _ in range(2))
+    exact = left.double() @ right.double()
+    products = (left @ right, left.t().contiguous().t() @ right, left @ right.t().contiguous().t())
+    # Sums of 256 such products: some 1e-5 in float32, 5e-2 from factors in bfloat16.
+    return all(bool((product.double() - exact).abs().max() < 1e-3) for product in products)
