@@ -218,7 +218,9 @@ def _carried_rows(bilm: BiLM, rows: int) -> BiLMState:
     carried = bilm._runtime.carried
     have = 0 if carried is None else carried.forward_hidden.shape[1]
     if carried is None or have < rows:
-        grown = bilm.zero_state(rows)
+        # Whatever mode the caller is in now, the state is written to again at the next call.
+        with torch.inference_mode(False):
+            grown = bilm.zero_state(rows)
         if carried is not None:
             for name, tensor in carried.tensors().items():
                 grown.tensors()[name][:, :have] = tensor

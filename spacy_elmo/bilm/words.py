@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +33,7 @@ class WordVectors:
             _PackedEncoder(encoder, precision) if isinstance(encoder, CharacterEncoder) else encoder
         )
         self._rows: dict[str, int] = {}
-        self._vectors = torch.zeros(0, bilm.config.projection_dim, device=bilm.device)
+        self._vectors = _lasting(torch.zeros, 0, bilm.config.projection_dim, device=bilm.device)
         self._lock = threading.Lock()
 
     def table(self, bilm: BiLM, words: Sequence[str], limit: int) -> Tensor:
@@ -58,7 +58,7 @@ class WordVectors:
         """Keep nothing of what was computed so far."""
         with self._lock:
             self._rows.clear()
-            self._vectors = self._vectors[:0].clone()
+            self._vectors = _lasting(torch.empty_like, self._vectors[:0])
 
     def _remember(self, words: list[str], vectors: Tensor, limit: int) -> None:
         kept = [i for i, word in enumerate(words) if len(word) <= LONGEST_REMEMBERED][:limit]
@@ -69,11 +69,18 @@ class WordVectors:
         end = first + len(kept)
         if end > len(self._vectors):
             # Twice the room each time: a word is copied twice at most, on average.
-            grown = vectors.new_empty(min(limit, max(1024, 2 * end)), vectors.shape[1])
+            rows = min(limit, max(1024, 2 * end))
+            grown = _lasting(torch.empty, rows, vectors.shape[1], device=vectors.device, dtype=vectors.dtype)
             grown[:first] = self._vectors[:first]
             self._vectors = grown
         self._vectors[first:end] = vectors[kept]
         self._rows.update(zip((words[i] for i in kept), range(first, end), strict=True))
+
+
+def _lasting(make: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """A tensor that can be written to later, whether or not the caller is in torch's inference mode now."""
+    with torch.inference_mode(False):
+        return make(*args, **kwargs)
 
 
 class _PackedEncoder:
