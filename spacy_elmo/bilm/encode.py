@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import ElmoError
 from .characters import BILM_TF_MARKS, Marks
@@ -46,11 +46,10 @@ class Runtime:
     packed: the weights of each precision that was asked for.
     carried: the state of each row after the last call with ``state="carry"``.
     version: tells these weights from all others in this process.
-    tensors: the weights. stamp: where they were, and how often torch had written to each, when this was made.
+    stamp: which tensors the weights were, where, and how often torch had written to each, when this was made.
     """
 
-    tensors: list[nn.Parameter] = field(default_factory=list)
-    stamp: list[tuple[int, int]] = field(default_factory=list)
+    stamp: list[tuple[int, int, int]] = field(default_factory=list)
     packed: dict[Precision, Packed] = field(default_factory=dict)
     carried: BiLMState | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -100,8 +99,8 @@ def checked_sentences(
     """The sentences as lists of words. Raises ElmoError for what neither inference nor training can read."""
     if state is not None and state not in known:
         raise ElmoError(f"state is one of {', '.join(map(repr, known))} or None, not {state!r}")
-    if max_length < 1:
-        raise ElmoError(f"max_length is at least 1, not {max_length}")
+    if not isinstance(max_length, int) or max_length < 1:
+        raise ElmoError(f"max_length is at least 1, not {max_length!r}")
     sentences = sentences if isinstance(sentences, str) else list(sentences)
     if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
         raise ElmoError("sentences are lists of words, not strings: split them first")
@@ -133,13 +132,13 @@ def encode(
     max_length: steps that run at once; longer rows go in windows that carry their state, with the same result.
     cache_words: word types whose token vectors are kept for later calls, P floats each (the cache is the biLM's, and is
         emptied when its weights change). 0: none.
-    RETURNS: float32 (L + 1, n, 2P) for each sentence, on the model's device.
+    RETURNS: (L + 1, n, 2P) for each sentence, float32 as the weights are, on the model's device.
     Raises ElmoError for an unknown state policy or precision, a max_length below 1, a negative cache_words, "warm"
         without a start state, strings in the place of lists, ``out`` of other shapes.
     """
     sentences = checked_sentences(sentences, state, ("zero", "warm", "carry"), max_length)
-    if cache_words < 0:
-        raise ElmoError(f"cache_words is at least 0, not {cache_words}")
+    if not isinstance(cache_words, int) or cache_words < 0:
+        raise ElmoError(f"cache_words is at least 0, not {cache_words!r}")
     if out is not None:
         _check_out(bilm, sentences, out)
     with torch.no_grad():

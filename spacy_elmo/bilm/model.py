@@ -91,13 +91,11 @@ class BiLM(nn.Module):
 
     def runtime(self) -> Runtime:
         """What is derived from the weights; a new one where torch has moved them or written to them since."""
-        # Asked at every call: some ten microseconds, against vectors of weights that are gone.
-        runtime = self._runtime
-        stamp = _stamp(runtime.tensors)
-        if not runtime.tensors or runtime.stamp != stamp:
-            tensors = list(self.parameters())
-            runtime = self._runtime = Runtime(tensors=tensors, stamp=_stamp(tensors))
-        return runtime
+        # Asked at every call: some microseconds a tensor, against vectors of weights that are gone.
+        stamp = _stamp(self)
+        if self._runtime.stamp != stamp:
+            self._runtime = Runtime(stamp=stamp)
+        return self._runtime
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         # to(), cuda(), double(): the tensors may be others afterwards.
@@ -133,7 +131,9 @@ class BiLM(nn.Module):
         return self
 
     def invalidate(self) -> None:
-        """Forget what was derived from the weights. To be called by whoever changes them."""
+        """Forget what was derived from the weights. To be called by whoever changes them unseen by torch: through
+        ``.data``, or an array that shares their memory.
+        """
         self._runtime = Runtime()
 
     def reset_state(self) -> None:
@@ -302,9 +302,9 @@ class BiLM(nn.Module):
         return tops[0], tops[1], BiLMState.from_tensors(ends)
 
 
-def _stamp(tensors: list[nn.Parameter]) -> list[tuple[int, int]]:
-    """Where tensors are, and how often torch has written to each."""
-    return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in tensors]
+def _stamp(bilm: BiLM) -> list[tuple[int, int, int]]:
+    """Which tensors the weights are, where, and how often torch has written to each."""
+    return [(id(p), p.data_ptr(), 0 if p.is_inference() else p._version) for p in bilm.parameters()]
 
 
 def _table_rows(config: BiLMConfig, vocabulary: list[str] | None) -> dict[str, int]:

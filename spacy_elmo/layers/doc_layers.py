@@ -54,12 +54,12 @@ class DocLayers:
         cache_mb: int,
         cache_words: int,
     ) -> None:
-        if max_length < 1:
-            raise ElmoError(f"elmo: max_length is at least 1, not {max_length}")
-        if cache_mb < 0:
-            raise ElmoError(f"elmo: cache_mb is at least 0, not {cache_mb}")
-        if cache_words < 0:
-            raise ElmoError(f"elmo: cache_words is at least 0, not {cache_words}")
+        if not isinstance(max_length, int) or max_length < 1:
+            raise ElmoError(f"elmo: max_length is at least 1, not {max_length!r}")
+        if not isinstance(cache_mb, int) or cache_mb < 0:
+            raise ElmoError(f"elmo: cache_mb is at least 0, not {cache_mb!r}")
+        if not isinstance(cache_words, int) or cache_words < 0:
+            raise ElmoError(f"elmo: cache_words is at least 0, not {cache_words!r}")
         self.span_getter = span_getter
         self.state = state
         self.max_length = max_length
@@ -113,7 +113,8 @@ class DocLayers:
         """
         spans = self._spans(docs)
         keys = [_key(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
-        known = self._recall(bilm, keys)
+        version = bilm.version
+        known = self._recall(version, keys)
         missing = [i for i, key in enumerate(keys) if key not in known]
         # A text that comes twice is computed once.
         first = {keys[i]: i for i in reversed(missing)}
@@ -122,7 +123,7 @@ class DocLayers:
         for i, array in zip(todo, computed, strict=True):
             known[keys[i]] = array
             if remember:
-                self._remember(bilm, keys[i], array)
+                self._remember(version, keys[i], array)
         return [known[key] for key in keys]
 
     def begin_update(self, bilm: BiLM, docs: Sequence[Doc]) -> tuple[list[Any], Backprop]:
@@ -160,16 +161,19 @@ class DocLayers:
         torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
         return float(sum((gradient**2).sum() for _, gradient in pairs))
 
-    def give(self, bilm: BiLM, doc: Doc, layers: np.ndarray) -> None:
-        """Note that these layers were put on a Doc: while both stay as they are, nothing has to be computed again."""
+    def give(self, version: int, doc: Doc, layers: np.ndarray) -> None:
+        """Note that these layers were put on a Doc: while both stay as they are, nothing has to be computed again.
+
+        version: of the biLM. (Asking for it takes longer than all else here: once for many Docs.)
+        """
         number = id(layers)
         forget = partial(_forget_given, self._given, number)
-        self._given[number] = (weakref.ref(layers, forget), bilm.version, _orths(doc))
+        self._given[number] = (weakref.ref(layers, forget), version, _orths(doc))
 
-    def given(self, bilm: BiLM, doc: Doc, layers: np.ndarray | None) -> np.ndarray | None:
+    def given(self, version: int, doc: Doc, layers: np.ndarray | None) -> np.ndarray | None:
         """The layers found on a Doc, if they were given here, for these weights and these tokens; else None."""
-        reference, version, orths = self._given.get(id(layers), (None, 0, b""))
-        if layers is None or reference is None or reference() is not layers or version != bilm.version:
+        reference, of_version, orths = self._given.get(id(layers), (None, 0, b""))
+        if layers is None or reference is None or reference() is not layers or of_version != version:
             return None
         return layers if orths == _orths(doc) else None
 
@@ -238,21 +242,21 @@ class DocLayers:
             outputs.append(output)
         return outputs
 
-    def _recall(self, bilm: BiLM, keys: Iterable[Key]) -> dict[Key, np.ndarray]:
+    def _recall(self, version: int, keys: Iterable[Key]) -> dict[Key, np.ndarray]:
         with self._lock:
-            if self._memo_version != bilm.version:
+            if self._memo_version != version:
                 self._memo.clear()
                 self._memo_bytes = 0
-                self._memo_version = bilm.version
+                self._memo_version = version
             found = {key: self._memo[key] for key in keys if key in self._memo}
             for key in found:
                 self._memo.move_to_end(key)
             return found
 
-    def _remember(self, bilm: BiLM, key: Key, array: np.ndarray) -> None:
+    def _remember(self, version: int, key: Key, array: np.ndarray) -> None:
         limit = self.cache_mb * 10**6
         with self._lock:
-            if array.nbytes > limit or key in self._memo or self._memo_version != bilm.version:
+            if array.nbytes > limit or key in self._memo or self._memo_version != version:
                 return
             self._memo[key] = array
             self._memo_bytes += array.nbytes

@@ -265,7 +265,8 @@ class Elmo(TrainablePipe):
             self._trains = True
             if self._takes_gradients(listener):
                 return self.doc_layers.begin_update(bilm, docs)
-        layers = [self.doc_layers.given(bilm, doc, stored(doc, self.name)) for doc in docs]
+        version = bilm.version
+        layers = [self.doc_layers.given(version, doc, stored(doc, self.name)) for doc in docs]
         missing = [i for i, array in enumerate(layers) if array is None]
         if missing:
             remember = self._trains or self.store != "layers"
@@ -300,7 +301,7 @@ class Elmo(TrainablePipe):
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[np.ndarray]) -> None:
         """Keep on each Doc what ``store`` says."""
-        bilm = self.loaded_bilm
+        version = self.loaded_bilm.version
         given: set[int] = set()
         for doc, layers in zip(docs, scores, strict=True):
             if self.store == "none":
@@ -312,7 +313,7 @@ class Elmo(TrainablePipe):
                 # What is on a Doc is its own: not the memo's, nor that of the same text elsewhere in the batch.
                 kept = layers.copy() if self._trains or id(layers) in given else layers
                 given.add(id(layers))
-                self.doc_layers.give(bilm, doc, kept)
+                self.doc_layers.give(version, doc, kept)
             store_layers(doc, self.name, kept)
             if self.vectors:
                 set_vector_hooks(doc, self.name)
