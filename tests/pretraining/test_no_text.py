@@ -24,7 +24,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64
         ("a.txt", b""),
         ("a.txt", b" \n\n\t\n\xc2\xa0\n"),
         ("a.txt", b"\xef\xbb\xbf"),
-        ("a.txt.gz", gzip.compress(b"\n")),
+        ("a.txt.gz", gzip.compress(b"\n", mtime=0)),
         ("a.jsonl", b""),
         ("a.jsonl", b'{"text": ""}\n{"text": " \\n"}\n{"tokens": []}\n'),
     ],
