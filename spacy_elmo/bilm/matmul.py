@@ -46,11 +46,10 @@ class Matmul:
 
     weight: (K, N). bias: (N,) or None.
     precision: "float32" leaves the numbers as they are; "bfloat16" rounds W, x and y to it and adds up in float32.
-    ``dtype`` is what x and ``other`` are to have and what y has; ``width`` is N.
+    ``dtype`` is what x and ``other`` are to have and what y has.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, precision: Precision = "float32") -> None:
-        self.width = weight.shape[1]
         self.dtype = torch.bfloat16 if precision == "bfloat16" else weight.dtype
         weight = weight.detach().to(self.dtype)
         self._bias = None if bias is None else bias.detach().to(self.dtype)
