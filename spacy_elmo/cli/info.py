@@ -20,7 +20,7 @@ _LONGEST = 60  # characters of one value of meta.json
 # Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def info(
     model: Path = typer.Argument(..., help="Weights of any format that spacy-elmo reads"),
-    weights: Optional[Path] = typer.Option(None, help="The weights that belong to options at MODEL, if they lie elsewhere"),  # noqa: E501, UP045
+    weights: Optional[Path] = typer.Option(None, help="Of options at MODEL, if they lie elsewhere"),  # noqa: UP045
     as_json: bool = typer.Option(False, "--json", help="Everything, as JSON"),
 ) -> None:
     """What a biLM's files hold: family, sizes, parameters, vocabulary, softmax, where it comes from."""
@@ -43,13 +43,11 @@ def _rows(found: Summary) -> Iterator[tuple[str, str]]:
     for part, count in found.parameters.items():
         yield "", f"{count:>11,} {part}"
     yield "vectors", f"{config.n_layers + 1} layers of width {config.width}"
+    layers = _count(config.n_layers, "layer")
+    yield "LSTMs", f"{layers} a direction, {config.lstm_dim} cells, outputs of {config.projection_dim}"
     clips = [f"{clip:g}" if clip else "none" for clip in (config.cell_clip, config.proj_clip)]
     skips = "with" if config.use_skip_connections else "without"
-    yield (
-        "LSTMs",
-        f"{_count(config.n_layers, 'layer')} a direction, {config.lstm_dim} cells, outputs of {config.projection_dim}, {skips} "
-        f"skip connections; clips: cells {clips[0]}, outputs {clips[1]}",
-    )
+    yield "", f"{skips} skip connections; clips: cells {clips[0]}, outputs {clips[1]}"
     if config.filters is not None:
         filters = ", ".join(f"{count} of width {width}" for width, count in config.filters)
         kind = "code points" if config.is_many_langs else "bytes and marks"

@@ -162,7 +162,11 @@ def load_native_softmax(path: Path | str) -> FullSoftmax:
     path = Path(path)
     file = path / SOFTMAX_NAME if is_folder(path) else path
     with _opened(file) as stored:
-        softmax = FullSoftmax(*_softmax_shape(stored, file))
+        shape = stored.shapes.get("W", ())
+        if len(shape) != 2 or 0 in shape:
+            raise WeightsError(f"{file}: is not a softmax layer: no matrix 'W' (found: {sorted(stored.shapes)})")
+        check_shapes(iter([("W", shape), ("b", shape[:1])]), stored.shapes, str(file), "tensor")
+        softmax = FullSoftmax(*shape)
         with torch.no_grad():
             for name in ("W", "b"):
                 getattr(softmax, name).copy_(checked_values(stored.read(name), name, str(file)))
@@ -170,17 +174,12 @@ def load_native_softmax(path: Path | str) -> FullSoftmax:
 
 
 def native_softmax_shape(file: Path) -> tuple[int, int]:
-    """(V, P) of the output layer in a file; its values are not read. Raises WeightsError as its loader."""
+    """(V, P) of the output layer in a file; its values are not read. Raises WeightsError if it has none."""
     with _opened(file) as stored:
-        return _softmax_shape(stored, file)
-
-
-def _softmax_shape(stored: _Stored, file: Path) -> tuple[int, int]:
-    shape = stored.shapes.get("W", ())
-    if len(shape) != 2 or 0 in shape:
-        raise WeightsError(f"{file}: is not a softmax layer: no matrix 'W' (found: {sorted(stored.shapes)})")
-    check_shapes(iter([("W", shape), ("b", shape[:1])]), stored.shapes, str(file), "tensor")
-    return shape[0], shape[1]
+        if len(stored.shapes.get("W", ())) != 2:
+            raise WeightsError(f"{file}: is not a softmax layer: no matrix 'W' (found: {sorted(stored.shapes)})")
+        n_words, width = stored.shapes["W"]
+        return n_words, width
 
 
 def config_from(options: Any, where: Path | str) -> BiLMConfig:

@@ -170,10 +170,11 @@ def _vocabulary(
 ) -> Words | None:
     """Of the softmax; without one, what lies there for other programs, unless it is that of the word table."""
     words: list[str] | None = None
-    name = None
+    name: str | None = None
     with suppress(WeightsError):  # whoever needs it says what is wrong with it
         path = find_vocabulary(found.folder)
-        name = path and path.name
+        if path is not None:
+            name = path.name
         if softmax is None and word_table is None and path is not None:
             words = read_words(path)
     if softmax is not None and found.softmax_words is not None:

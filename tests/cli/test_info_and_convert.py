@@ -57,7 +57,8 @@ def test_info_of_every_format(call: Call, tmp_path: Path) -> None:
 
     found = printed(options, "--weights", weights)
     assert "family bilm-tf HDF5" in found
-    assert "2 layers a direction, 9 cells, outputs of 6, with skip connections; clips: cells none, outputs none" in found
+    assert "LSTMs 2 layers a direction, 9 cells, outputs of 6 with skip connections" in found
+    assert "; clips: cells none, outputs none" in found
     assert "softmax none, so no perplexity can be measured" in found
     found = printed(write_zip(tmp_path / "checkpoint.zip", files_of(tmp_path / "checkpoint")))
     assert "family bilm-tf checkpoint" in found
