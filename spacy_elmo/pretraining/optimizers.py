@@ -123,7 +123,7 @@ def torch_optimizer(name: str, settings: dict[str, Any] | None = None) -> MakeOp
     def create(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         try:
             return made(list(parameters), **wanted)
-        except (ValueError, TypeError, RuntimeError, AssertionError) as error:
+        except (ValueError, TypeError, RuntimeError, AssertionError, LookupError) as error:
             raise PretrainingError(f"torch's {name} cannot be made: {error}") from error
 
     create([nn.Parameter(torch.zeros(1, 1))])  # what torch refuses is refused before any text is read
