@@ -256,7 +256,7 @@ def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """
     old_values, new_values = dict(_flatten(old)), dict(_flatten(new))
     for values in (old_values, new_values):
-        if "training.rows" in values:
+        if isinstance(values.get("training.rows"), int):
             values["training.rows"] *= values.get("training.accumulate", 1)
     return [
         key
