@@ -20,7 +20,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class PartialFile(io.RawIOBase):
         self.notes: list[Any] = []
         self.final = False
         self._file: io.FileIO | None = None
-        self._journal: IO[bytes] | None = None
+        self._journal: io.FileIO | None = None
         self._at = self._size = self._committed = 0
         self._overwrites: list[tuple[int, bytes]] = []
         self._error: OSError | None = None
@@ -80,7 +80,7 @@ class PartialFile(io.RawIOBase):
         if resume and self.path.exists() and not begun_before:
             raise ElmoError(f"{self.path} lies there without its journal: begin anew (--no-resume), or remove it")
         self.output.parent.mkdir(parents=True, exist_ok=True)
-        self._journal = open(self.journal_path, "a+b")  # noqa: SIM115 - locked as long as this is open
+        self._journal = open(self.journal_path, "ab", buffering=0)  # noqa: SIM115 - locked as long as this is open
         if not _locked(self._journal) or not self.journal_path.exists():  # gone: its process has just ended
             raise ElmoError(f"{self.output} is being written by another process")
         begun = self._read_journal(settings) if resume else 0
@@ -109,10 +109,10 @@ class PartialFile(io.RawIOBase):
 
     def _read_journal(self, settings: dict[str, Any]) -> int:
         """Take over what the journal says. RETURNS: its size in bytes, without a line that was cut off."""
-        assert self._journal is not None
-        self._journal.seek(0)
         size = 0
-        for number, line in enumerate(self._journal):
+        with open(self.journal_path, "rb") as file:
+            lines = list(file)
+        for number, line in enumerate(lines):
             if not line.endswith(b"\n"):
                 break
             try:
@@ -145,6 +145,8 @@ class PartialFile(io.RawIOBase):
     def publish(self) -> None:
         """Give the product the output's name, and remove the rest. Raises ElmoError where that cannot be done."""
         try:
+            if self._error is not None:
+                raise self._error
             if not self.final:
                 with open(self.product, "rb+") as file:
                     os.fsync(file.fileno())
@@ -233,9 +235,9 @@ class PartialFile(io.RawIOBase):
 
     def _note(self, entry: dict[str, Any]) -> None:
         assert self._journal is not None
-        self._journal.seek(0, os.SEEK_END)
-        self._journal.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
-        self._journal.flush()
+        rest = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+        while rest:
+            rest = rest[self._journal.write(rest) or 0 :]
         os.fsync(self._journal.fileno())
 
     def _write_at(self, at: int, data: bytes | memoryview) -> None:
@@ -308,12 +310,21 @@ class PartialFile(io.RawIOBase):
             except OSError as error:
                 self._error = error
         self._at += len(view)
+        if not len(view):
+            return 0
         self._size = max(self._size, self._at)
         return len(view)
 
+    def flush(self) -> None:
+        """Nothing waits here; and a library that closes what is closed already shall not fail."""
+
     def truncate(self, size: int | None = None) -> int:
         """Set the size. What an earlier step wrote stays on the disk until this one is done."""
-        self._size = self._at if size is None else size
+        size = self._at if size is None else size
+        if size < min(self._size, self._committed):
+            # Should it grow again, there are zeros, as in any file.
+            self._overwrites.append((size, bytes(self._committed - size)))
+        self._size = size
         if self._file is not None and self._error is None:
             try:
                 self._file.truncate(max(self._size, self._committed))
@@ -322,7 +333,7 @@ class PartialFile(io.RawIOBase):
         return self._size
 
 
-def _locked(file: IO[bytes]) -> bool:
+def _locked(file: io.FileIO) -> bool:
     """Lock a file until it is closed. RETURNS: whether nobody else has."""
     try:
         import fcntl
