@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+
+def writable(suffix: str) -> bool:
+    """Whether the library of that format is installed."""
+    return find_spec({".h5": "h5py", ".npz": "numpy", ".parquet": "pyarrow"}[suffix]) is not None
 
 
 def read(path: Path) -> list[tuple[list[str], np.ndarray]]:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from spacy_elmo import BiLM, ElmoError, load_bilm, save_bilm
 from spacy_elmo.embedding import embed_file
 
 from .killed import OPTIONS, counted, run_in_process
+from .reading import writable
 
 SUFFIXES = [".h5", ".npz", ".parquet"]
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="needs kill -9 and a fork server")
@@ -23,7 +25,8 @@ needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="needs kill -
 
 @pytest.fixture(params=SUFFIXES)
 def suffix(request: pytest.FixtureRequest) -> str:
-    pytest.importorskip({".h5": "h5py", ".npz": "numpy", ".parquet": "pyarrow"}[request.param])
+    if not writable(request.param):
+        pytest.skip("its library is not installed")
     return str(request.param)
 
 
@@ -156,7 +159,13 @@ def broken_off(text: Path, bilm: BiLM, output: Path) -> None:
 def test_other_settings_do_not_go_on(text: Path, bilm: BiLM, tmp_path: Path) -> None:
     output = tmp_path / "v.npz"
     broken_off(text, bilm, output)
-    changes = [{"layers": "mean"}, {"dtype": "float16"}, {"batch_words": 13}, {"text": "lower"}, {"state": "zero"}]
+    changes: list[dict[str, Any]] = [
+        {"layers": "mean"},
+        {"dtype": "float16"},
+        {"batch_words": 13},
+        {"text": "lower"},
+        {"state": "zero"},
+    ]
     for change in changes:
         before = {path: path.read_bytes() for path in tmp_path.glob("v.npz.*")}
         with pytest.raises(ElmoError, match=r"v\.npz\.partial was begun with other settings"):

@@ -97,7 +97,8 @@ def test_replaced_listeners_keep_the_form(text: Any, tmp_path: Path) -> None:
     assert nlp.config["components"]["tagger"]["model"]["tok2vec"]["elmo"]["text"] == text
     nlp.remove_pipe("elmo")
     nlp.to_disk(tmp_path / "nlp")
-    again = spacy.load(tmp_path / "nlp").get_pipe("tagger").model.get_ref("tok2vec").predict(docs)
+    loaded: Any = spacy.load(tmp_path / "nlp")
+    again = loaded.get_pipe("tagger").model.get_ref("tok2vec").predict(docs)
     for one, other in zip(before, again, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     plain = pipeline("orth")
