@@ -6,6 +6,7 @@ import typer
 from spacy.cli._util import app
 
 from .convert import convert
+from .curve import curve
 from .embed import embed
 from .info import info
 from .perplexity import perplexity
@@ -24,6 +25,7 @@ elmo_cli.command("corpus", context_settings=_WITH_OVERRIDES)(corpus)
 elmo_cli.command("perplexity")(perplexity)
 elmo_cli.command("info")(info)
 elmo_cli.command("convert")(convert)
+elmo_cli.command("curve")(curve)
 elmo_cli.command("embed")(embed)
 app.add_typer(elmo_cli)
 

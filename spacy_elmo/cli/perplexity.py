@@ -17,6 +17,9 @@ def perplexity(
     model: Path = typer.Argument(..., help="Weights with their softmax: a folder of `elmo pretrain`, a checkpoint"),
     text: Optional[Path] = typer.Argument(None, help="Raw text; without it, the dev corpus of the config"),  # noqa: UP045
     per_sentence: bool = typer.Option(False, "--per-sentence", help="A line for each sentence"),
+    by_position: bool = typer.Option(
+        False, "--by-position", help="Of the first five words of a sentence, and the rest"
+    ),
     config: Optional[Path] = typer.Option(None, help="Config of the dev corpus [default: the model's own]"),  # noqa: UP045
     lang: Optional[str] = typer.Option(None, help="Language of the tokenizer [default: the model's own]"),  # noqa: UP045
     precision: str = typer.Option("float32", help="Of matrix products: float32 or bfloat16"),
@@ -38,6 +41,7 @@ def perplexity(
             config=config,
             lang=lang,
             per_sentence=per_sentence,
+            by_position=by_position,
             precision=checked_precision(precision),
             pretokenized=pretokenized,
         )
@@ -47,8 +51,14 @@ def perplexity(
                 typer.echo(
                     f"{one.joint:.2f}\t{one.forward:.2f}\t{one.backward:.2f}\t{one.n_targets}\t{' '.join(words)}"
                 )
+        if by_position:
+            typer.echo("position\tjoint\tforward\tbackward\ttargets")
+            for name, part in report.positions.items():
+                typer.echo(f"{name}\t{part.joint:.2f}\t{part.forward:.2f}\t{part.backward:.2f}\t{part.n_targets}")
         figures = report.figures()
         for name, value in figures.items():
+            if "_at_" in name:  # in the table above
+                continue
             typer.echo(f"{name.replace('_', ' '):<20} {value:{',' if isinstance(value, int) else ',.4f'}}")
         if output is not None:
             output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import typer
@@ -22,7 +23,10 @@ def pretrain(
         from ..pretraining.config import load_config
         from ..pretraining.loop import pretrain as run
 
-        result = run(load_config(config, config_overrides(ctx.args)), output, resume=resume, dry_run=dry_run)
+        flags = ["--resume"] * resume
+        command = shlex.join(["python", "-m", "spacy", "elmo", "pretrain", str(config), str(output), *flags, *ctx.args])
+        loaded = load_config(config, config_overrides(ctx.args))
+        result = run(loaded, output, resume=resume, dry_run=dry_run, command=command)
     if result.stopped_by is not None:
         # As a shell reports a process that died of the signal: what follows in a workflow must not run.
         raise typer.Exit(128 + result.stopped_by)

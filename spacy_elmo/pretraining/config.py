@@ -31,6 +31,7 @@ FIXED_KEYS = (
     "corpora",
     "vocabulary",
     "model",
+    "initialize.weights",
     "objective.@misc",
     "optimizer.@misc",
     "optimizer.name",
@@ -43,6 +44,10 @@ FIXED_KEYS = (
     "training.reset",
     "training.holdout",
 )
+
+
+# Of a biLM's sizes, what [model] may hold only where they are those of given weights.
+_TABLE_FIELDS = ("n_characters", "word_dim")
 
 
 class _Section(BaseModel):
@@ -66,6 +71,15 @@ class SystemSettings(_Section):
 
     seed: int = Field(0, ge=0)
     gpu_id: int = Field(-1, ge=-1)
+
+
+class InitializeSettings(_Section):
+    """[initialize]. weights: of any format that ``load_bilm`` takes; null: drawn anew. softmax: "auto" takes the rows
+    of the words that the weights' own output layer knows, if they have one; "new" leaves it aside.
+    """
+
+    weights: str | None = None
+    softmax: Literal["auto", "new"] = "auto"
 
 
 class NlpSettings(_Section):
@@ -106,7 +120,8 @@ class TrainingSettings(_Section):
     learn_rate_end: float = Field(0.1, ge=0.0, le=1.0)
     plateau_factor: float = Field(0.5, gt=0.0, lt=1.0)
     plateau_patience: int = Field(2, ge=1)
-    reset: Literal["sentence"] | None = "sentence"
+    reset: Literal["sentence", "document"] | None = "sentence"
+    start_state: Literal["zero", "warm"] = "zero"
     dropout: float = Field(0.1, ge=0.0, lt=1.0)
     recurrent_dropout: float = Field(0.0, ge=0.0, lt=1.0)
     clip_norm: float = Field(10.0, gt=0.0)
@@ -116,6 +131,7 @@ class TrainingSettings(_Section):
     holdout: int = Field(50, ge=2)
     eval_frequency: int = Field(500, ge=1)
     eval_tokens: int = Field(10_000, ge=1)
+    patience: int = Field(0, ge=0)
     checkpoint_frequency: int = Field(100, ge=1)
     threads: int = Field(0, ge=0)
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -125,6 +141,15 @@ class TrainingSettings(_Section):
     def _registered_schedule_alone(self) -> TrainingSettings:
         if self.warmup_steps and not isinstance(self.schedule, str):
             raise ValueError("warmup_steps is of no use to a registered schedule: set it to 0")
+        return self
+
+    @model_validator(mode="after")
+    def _warm_only_where_text_came_before(self) -> TrainingSettings:
+        if self.start_state == "warm" and self.reset == "sentence":
+            raise ValueError(
+                'start_state = "warm" is for models that have read sentences after others: set reset = "document" or '
+                'null, or start_state = "zero"'
+            )
         return self
 
     @property
@@ -138,6 +163,7 @@ class Settings(_Section):
 
     paths: PathsSettings = PathsSettings()
     system: SystemSettings = SystemSettings()
+    initialize: InitializeSettings = InitializeSettings()
     nlp: NlpSettings = NlpSettings()
     corpora: CorporaSettings
     vocabulary: VocabularySettings = VocabularySettings()
@@ -182,9 +208,10 @@ def load_config(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
         raise PretrainingError(f"cannot read the config {path}: {_message(error)}") from error
     paths = config.setdefault("paths", {})
     # An empty string is what a project variable without a value leaves on the command line.
-    for key in ("raw", "dev"):
-        if paths.get(key) == "":
-            paths[key] = None
+    for section, keys in ((paths, ("raw", "dev")), (config.get("initialize", {}), ("weights",))):
+        for key in keys:
+            if section.get(key) == "":
+                section[key] = None
     corpora = config.setdefault("corpora", {})
     if paths.get("raw"):
         corpora["train"] = _own_text(paths["raw"], corpora.get("train"))
@@ -233,10 +260,10 @@ def resolve(config: Config) -> tuple[Settings, Config]:
             "the config does not fit:\n  optimizer: thinc's optimizers (@optimizers) move no weights of torch: take "
             '@misc = "spacy-elmo.adamw.v1", "spacy-elmo.adagrad.v1" or "spacy-elmo.torch_optimizer.v1"'
         )
-    _check_model_keys(settings.model)
+    _check_model_keys(settings.model, of_weights=settings.initialize.weights is not None)
     schedule = filled.get("training", {}).get("schedule", TrainingSettings().schedule)  # a block stays a block
     defaults = settings.model_dump(
-        include={"paths", "system", "nlp", "vocabulary", "training"}, exclude={"training": {"schedule"}}
+        include={"paths", "system", "initialize", "nlp", "vocabulary", "training"}, exclude={"training": {"schedule"}}
     )
     defaults["training"]["schedule"] = schedule
     for name, section in defaults.items():
@@ -276,15 +303,21 @@ def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 def _model_fields() -> dict[str, Any]:
     """Keys of [model] and their defaults. The size of a word table is the vocabulary's, and training learns no start
-    state: neither is the user's to say. The token encoder of ELMoForManyLangs is read, not trained.
+    state: neither is the user's to say. The token encoder of ELMoForManyLangs comes with weights only.
     """
-    left_out = ("n_words", "state", "n_characters", "word_dim")
+    left_out = ("n_words", "state", *_TABLE_FIELDS)
     return {field.name: field.default for field in fields(BiLMConfig) if field.name not in left_out}
 
 
-def _check_model_keys(model: Mapping[str, Any]) -> None:
+def model_section(config: BiLMConfig) -> dict[str, Any]:
+    """[model] of a config, as the sizes of a biLM: those of weights that a run goes on from."""
+    names = [*_model_fields(), *(name for name in _TABLE_FIELDS if getattr(config, name) is not None)]
+    return {name: getattr(config, name) for name in names}
+
+
+def _check_model_keys(model: Mapping[str, Any], *, of_weights: bool) -> None:
     known = _model_fields()
-    unknown = sorted(set(model) - set(known))
+    unknown = sorted(set(model) - set(known) - set(_TABLE_FIELDS if of_weights else ()))
     if unknown:
         raise PretrainingError(f"the config does not fit:\n  model: unknown {', '.join(unknown)}")
     missing = [name for name, default in known.items() if default is MISSING and name not in model]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,12 +18,12 @@ import torch
 from spacy import Language
 from thinc.api import Config
 
-from .. import __version__
 from ..bilm.model import BiLM
 from ..bilm.softmax import FullSoftmax
 from ..errors import PretrainingError
 from ..weights.native import save_native, save_softmax
 from ..weights.vocabulary import save_vocabulary
+from .card import README, model_card, model_meta
 from .checkpoint import (
     Checkpoint,
     existing_folder,
@@ -34,14 +32,28 @@ from .checkpoint import (
     restore,
     save_checkpoint,
 )
-from .config import Settings, changed_keys, resolve
-from .output import BEST, CHECKPOINT, LAST, LOSSES, LossesFile, check_output, losses_until, own_output
+from .config import changed_keys, resolve
+from .curve import draw_curve
+from .initialize import comparison, initial_weights
+from .output import (
+    BEST,
+    CHECKPOINT,
+    EVALUATIONS,
+    LAST,
+    LOSSES,
+    LossesFile,
+    check_output,
+    losses_until,
+    own_output,
+    write_evaluations,
+)
 from .perplexity import Perplexity, perplexity
 from .plan import make_plan
 from .precision import onednn_products
-from .prepare import Corpora, blank_pipeline, dev_sentences, prepare_corpora
+from .prepare import blank_pipeline, dev_sentences, prepare_corpora
 from .step import TrainingStep
 from .streams import Stream
+from .warm import check_warm, store_start_states
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +64,14 @@ class PretrainingResult:
     dev (Perplexity | None): of the last evaluation; None if the run was not started (dry run).
     best_step (int | None): the step of the model in ``model-best``.
     stopped_by (int | None): the signal that stopped the run early.
+    stopped_early (bool): whether it ended before ``max_steps`` because it had ceased to get better.
     """
 
     step: int
     dev: Perplexity | None = None
     best_step: int | None = None
     stopped_by: int | None = None
+    stopped_early: bool = False
 
 
 def pretrain(
@@ -66,16 +80,19 @@ def pretrain(
     *,
     resume: bool = False,
     dry_run: bool = False,
+    command: str | None = None,
     stdout: IO[str] | None = None,
     stderr: IO[str] | None = None,
 ) -> PretrainingResult:
     """Pretrain a biLM as a config says.
 
-    Writes ``model-best``, ``model-last``, ``checkpoint`` and ``losses.jsonl`` (one line a step) into ``output``.
+    Writes ``model-best``, ``model-last``, ``checkpoint``, ``losses.jsonl`` (one line a step), ``evaluations.jsonl``
+    and, where matplotlib is installed, ``training_curve.svg`` and ``.png`` into ``output``.
 
     config: see ``load_config``.
     resume (bool): go on from the checkpoint in ``output``; without one, start at the beginning.
     dry_run (bool): encode the corpora, print the plan, and stop.
+    command (str | None): the command line, for the model's card.
     Raises PretrainingError (wrong config; ``output`` in use, not to be written or with files of others; a resume that
     would not continue the run; a loss that is not finite; out of memory or disk), CorpusError for text that cannot be
     read. SIGINT and SIGTERM save a checkpoint and end the run without an error.
@@ -88,6 +105,10 @@ def pretrain(
     device = _device(settings.system.gpu_id)
     if training.precision == "float16" and device.type == "cpu":
         raise PretrainingError("training.precision float16 is for GPUs: on the CPU take bfloat16 or float32")
+    start = initial_weights(settings.initialize)
+    model_asked = config["model"]
+    if start is not None:
+        settings, config = start.resolved(settings, config)
 
     with ExitStack() as stack:
         # Refuse what cannot work before the corpora are read.
@@ -106,6 +127,8 @@ def pretrain(
             raise PretrainingError(
                 f"the text is not the one that the run in {output} read: restore it, or choose another folder"
             )
+        if training.start_state == "warm":
+            check_warm(corpora.train)
         vocabulary = corpora.vocabulary
         tokens_per_step = training.step_rows * training.unroll_steps
         stream = Stream(
@@ -118,16 +141,23 @@ def pretrain(
 
         stack.enter_context(_out_of_memory_explained(config, output))
         # The model: the biLM, the softmax of its training, and their optimizer.
-        bilm_config = settings.bilm_config(len(vocabulary))
-        bilm = BiLM(bilm_config, vocabulary=vocabulary.words if bilm_config.filters is None else None)
-        softmax = settings.objective(len(vocabulary), bilm_config.projection_dim)
-        bilm.initialize(settings.system.seed).to(device)
+        if start is None:
+            bilm_config = settings.bilm_config(len(vocabulary))
+            bilm = BiLM(bilm_config, vocabulary=vocabulary.words if bilm_config.filters is None else None)
+            bilm.initialize(settings.system.seed)
+        else:
+            bilm = start.start(vocabulary)
+        softmax = settings.objective(len(vocabulary), bilm.config.projection_dim)
         softmax.initialize(settings.system.seed)
+        rows_kept = start.fill(softmax, vocabulary, corpora.train) if start is not None else 0
+        bilm.to(device)
         softmax.to(device)
         optimizer = settings.optimizer([*bilm.parameters(), *softmax.parameters()])
 
         products = stack.enter_context(onednn_products(training.onednn and device.type == "cpu"))
         print(make_plan(settings, corpora, stream, bilm, softmax, products), file=stdout, flush=True)
+        if start is not None:
+            print(start.plan(model_asked, rows_kept, len(vocabulary)), file=stdout, flush=True)
         if dry_run:
             return PretrainingResult(step=0)
 
@@ -136,38 +166,73 @@ def pretrain(
         step, state, seconds = 0, bilm.zero_state(training.step_rows), 0.0
         best: dict[str, Any] = {"score": -1e9, "step": None}
         info: dict[str, Any] | None = None
+        evaluations: list[dict[str, Any]] = []
+        initial: dict[str, Any] | None = {"weights": start.source} if start is not None else None
         if checkpoint is not None:
             state = restore(checkpoint, bilm=bilm, softmax=softmax, optimizer=optimizer)
             step, seconds = checkpoint.step, checkpoint.record["seconds"]
             best, info = checkpoint.record["best"], checkpoint.record["info"]
+            evaluations, initial = checkpoint.record.get("evaluations", []), checkpoint.record.get("initial")
+            if start is not None:
+                start.check(initial)
             print(f"Resuming at step {step}", file=stdout)
             if step and not earlier_losses:
                 print(f"There is no {LOSSES} of the steps before: it begins here", file=stdout)
         elif resume:
             print(f"No checkpoint in {output}: starting at the beginning", file=stdout)
-        if step >= training.max_steps:
+
+        def exhausted() -> bool:
+            return 0 < training.patience <= best.get("stale", 0)
+
+        def finish() -> PretrainingResult:
+            if training.start_state == "warm":
+                folders = [output / name for name in (LAST, BEST)]
+                store_start_states(
+                    folders, stream, corpora.train.types, sentences, settings=settings, device=device, stdout=stdout
+                )
+            if initial is not None and info is not None:
+                scores = {entry["step"]: entry for entry in evaluations}
+                print(comparison(initial, scores[info["step"]], scores.get(best["step"])), file=stdout, flush=True)
+            _draw(output, stdout)
+            return PretrainingResult(
+                step=step, dev=_dev_of(info), best_step=best["step"], stopped_early=step < training.max_steps
+            )
+
+        sentences = dev_sentences(corpora.dev, training.eval_tokens)
+        if step >= training.max_steps or exhausted():
             print(f"Nothing to do: {step} of {training.max_steps} steps are done", file=stdout)
-            return PretrainingResult(step=step, dev=_dev_of(info), best_step=best["step"])
+            return finish()
+        if start is not None and checkpoint is None:
+            own = start.own_perplexity(sentences, device)
+            initial = {"weights": start.source, "own": None if own is None else _scores(own)}
+        start = None  # its memory
 
         training_step = TrainingStep(
             bilm=bilm, softmax=softmax, optimizer=optimizer, types=corpora.train.types, settings=training
         )
         if checkpoint is not None:
             training_step.restore(checkpoint)
-        sentences = dev_sentences(corpora.dev, training.eval_tokens)
         losses = stack.enter_context(closing(LossesFile(output / LOSSES, earlier_losses)))
         log_step, finish_log = settings.logger(_nlp_of(config), stdout, stderr)
         stack.callback(finish_log)
         stopped_by = stack.enter_context(_stop_signals())
 
         def save(name: str) -> None:
-            meta = _meta(settings, corpora, info)
+            meta = model_meta(
+                settings, config, corpora, bilm, info=info, seconds=seconds, initial=initial, command=command
+            )
             _save_model(output / name, *training_step.shown, vocabulary.words, config, meta)
 
         def save_state() -> None:
             losses.sync()
-            record = {"best": best, "info": info, "seconds": seconds, "corpora": corpora.hashes, "config": config}
-            record["progress"] = training_step.record()
+            record: dict[str, Any] = {
+                "best": best,
+                "info": info,
+                "seconds": seconds,
+                "corpora": corpora.hashes,
+                "config": config,
+            }
+            record |= {"progress": training_step.record(), "evaluations": evaluations, "initial": initial}
             save_checkpoint(
                 output / CHECKPOINT,
                 step=step,
@@ -182,29 +247,49 @@ def pretrain(
         if info is not None:
             log_step({**info, "resumed_at": step})
         recent: list[float] = []  # losses since the last evaluation
-        recent_seconds = 0.0
+        recent_seconds, learn_rate = 0.0, None
         while True:
             # Evaluate: at the start, every so often, and at the end.
             due = step % training.eval_frequency == 0 or step == training.max_steps
             if info is None or (due and info["step"] < step):
+                started = time.perf_counter()
                 dev = perplexity(*training_step.shown, vocabulary.words, sentences)
+                evaluating = time.perf_counter() - started
                 if not math.isfinite(dev.joint):
                     raise PretrainingError(f"the dev perplexity at step {step} is not finite. {_kept(output)}")
                 training_step.evaluated(-dev.bits_per_word)
                 # The untrained model is measured, but is never the best one.
                 if step > 0 and -dev.bits_per_word > best["score"]:
-                    best = {"score": -dev.bits_per_word, "step": step}
+                    best = {"score": -dev.bits_per_word, "step": step, "stale": 0}
+                elif step > 0:
+                    best = {**best, "stale": best.get("stale", 0) + 1}
+                scores = _scores(dev)
+                if learn_rate is not None:
+                    scores["learn_rate"] = learn_rate
+                if initial is not None and step == 0:
+                    initial = {**initial, "step_0": scores}
+                evaluations.append({"step": step, "score": -dev.bits_per_word, **scores})
+                write_evaluations(output / EVALUATIONS, evaluations)
+                # What is left: steps, and the evaluations between them.
+                steps_left = training.max_steps - step
                 info = {
                     "epoch": step // stream.steps_per_epoch,
                     "step": step,
                     "score": -dev.bits_per_word,
                     "losses": {"bilm": math.fsum(recent) / len(recent)} if recent else {},
-                    "other_scores": _scores(dev, len(recent) * tokens_per_step / recent_seconds if recent else 0.0),
+                    "other_scores": {
+                        **scores,
+                        "tokens_per_second": len(recent) * tokens_per_step / recent_seconds if recent else 0.0,
+                    },
                     "checkpoints": [(best["score"], best["step"])],
                     "seconds": int(seconds),
-                    "seconds_left": (training.max_steps - step) * recent_seconds / len(recent) if recent else None,
+                    "seconds_left": steps_left * recent_seconds / len(recent)
+                    + math.ceil(steps_left / training.eval_frequency) * evaluating
+                    if recent
+                    else None,
                     "words": step * tokens_per_step,
-                    "output_path": str(output / BEST),
+                    # Loggers of MLflow load what they find there as a pipeline of spaCy, which these models are not.
+                    "output_path": None,
                 }
                 log_step(info)
                 recent, recent_seconds = [], 0.0
@@ -212,7 +297,7 @@ def pretrain(
                     save(LAST)
                     if best["step"] == step:
                         save(BEST)
-            if step >= training.max_steps:
+            if step >= training.max_steps or exhausted():
                 save_state()
                 break
             if stopped_by:
@@ -236,6 +321,7 @@ def pretrain(
             spent = time.perf_counter() - started
             seconds += spent
             recent_seconds += spent
+            learn_rate = result.learn_rate if result.learn_rate is not None else learn_rate
             if result.skipped is None:
                 recent.append(result.loss)
             losses.write({"step": step, **result.entry()})
@@ -243,9 +329,19 @@ def pretrain(
                 print(f"Step {step}: {result.note}", file=stdout, flush=True)
             log_step(None)
 
-    return PretrainingResult(
-        step=step, dev=_dev_of(info), best_step=best["step"], stopped_by=stopped_by[0] if stopped_by else None
-    )
+        if exhausted() and step < training.max_steps:
+            print(
+                f"Stopped early at step {step}: {best['stale']} evaluations without a better one than step "
+                f"{best['step']}'s",
+                file=stdout,
+                flush=True,
+            )
+        elif step < training.max_steps:
+            _draw(output, stdout)
+            return PretrainingResult(
+                step=step, dev=_dev_of(info), best_step=best["step"], stopped_by=stopped_by[0] if stopped_by else None
+            )
+        return finish()
 
 
 def _check_resumable(checkpoint: Checkpoint, config: Config, output: Path) -> None:
@@ -331,14 +427,24 @@ def _kept(output: Path) -> str:
     return f"The last good state is kept in {found}" if found else "There was no checkpoint yet"
 
 
-def _scores(dev: Perplexity, tokens_per_second: float) -> dict[str, float]:
-    return {
+def _draw(output: Path, stdout: IO[str]) -> None:
+    """The training curve; where it cannot be drawn a line says why, and that is all."""
+    try:
+        draw_curve(output)
+    except PretrainingError as error:
+        print(f"No picture of the training curve: {error}", file=stdout, flush=True)
+
+
+def _scores(dev: Perplexity) -> dict[str, float]:
+    scores = {
         "forward_perplexity": dev.forward,
         "backward_perplexity": dev.backward,
         "joint_perplexity": dev.joint,
         "n_targets": dev.n_targets,
-        "tokens_per_second": tokens_per_second,
     }
+    if dev.bits_per_character is not None and dev.n_characters is not None:
+        scores |= {"bits_per_character": dev.bits_per_character, "n_characters": dev.n_characters}
+    return scores
 
 
 def _dev_of(info: Mapping[str, Any] | None) -> Perplexity | None:
@@ -346,7 +452,8 @@ def _dev_of(info: Mapping[str, Any] | None) -> Perplexity | None:
         return None
     scores = info["other_scores"]
     names = ("forward", "backward", "joint")
-    return Perplexity(n_targets=scores["n_targets"], **{name: scores[f"{name}_perplexity"] for name in names})
+    figures = {name: scores[f"{name}_perplexity"] for name in names}
+    return Perplexity(n_targets=scores["n_targets"], n_characters=scores.get("n_characters"), **figures)
 
 
 def _nlp_of(config: Config) -> Language:
@@ -373,21 +480,4 @@ def _save_model(
         save_vocabulary(vocabulary, new / "vocabulary.txt")
         config.to_disk(new / "pretrain.cfg")
         (new / "meta.json").write_text(json.dumps(meta, indent=1, ensure_ascii=False), encoding="utf8")
-
-
-def _meta(settings: Settings, corpora: Corpora, info: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Where a model comes from: what ``meta.json`` holds."""
-    packages = {}
-    for name in ("spacy", "thinc", "torch", "numpy", "safetensors"):
-        with suppress(PackageNotFoundError):
-            packages[name] = version(name)
-    return {
-        "spacy_elmo": __version__,
-        "lang": settings.nlp.lang,
-        "step": info["step"] if info else 0,
-        "words": info["words"] if info else 0,
-        "metrics": dict(info["other_scores"]) if info else {},
-        "corpora": {"train": corpora.train.meta, "dev": corpora.dev.meta, "versions": corpora.versions},
-        "python": platform.python_version(),
-        "packages": packages,
-    }
+        (new / README).write_text(model_card(meta, config), encoding="utf8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ from ..weights import Found, recognised
 from ..weights.files import read_json
 from .config import NlpSettings, load_config, resolve
 from .corpus import encode_corpus
-from .perplexity import Perplexity, perplexities
+from .perplexity import Perplexity, perplexities, perplexity_by_position
 from .prepare import blank_pipeline, prepare_corpora
 from .raw_text import raw_text, sentence_lines
 
@@ -31,22 +31,28 @@ class Report:
     total (Perplexity): of all sentences.
     unknown (int): words that the softmax's vocabulary lacks; each counts as ``<UNK>``.
     sentences (list): perplexity and words of each sentence, in the text's order; empty if not asked for.
+    positions (dict): perplexity by position in the sentence, see `perplexity_by_position`; empty if not asked for.
     """
 
     total: Perplexity
     unknown: int
     sentences: Sequence[tuple[Perplexity, list[str]]]
+    positions: Mapping[str, Perplexity]
 
     def figures(self) -> dict[str, float | int]:
         """The figures by name."""
-        return {
+        figures: dict[str, float | int] = {
             "joint_perplexity": self.total.joint,
             "forward_perplexity": self.total.forward,
             "backward_perplexity": self.total.backward,
             "bits_per_word": self.total.bits_per_word,
+            "bits_per_character": self.total.bits_per_character or 0.0,
             "targets": self.total.n_targets,
             "unknown_words": self.unknown,
         }
+        for name, part in self.positions.items():
+            figures[f"joint_perplexity_at_{name}"] = part.joint
+        return figures
 
 
 def measure(
@@ -56,6 +62,7 @@ def measure(
     config: Path | str | None = None,
     lang: str | None = None,
     per_sentence: bool = False,
+    by_position: bool = False,
     precision: Precision = "float32",
     pretokenized: bool = False,
 ) -> Report:
@@ -66,6 +73,7 @@ def measure(
     text: raw text (file, folder, glob); None: the dev corpus of ``config``.
     config: None: the one that lies in the model's folder.
     lang: whose tokenizer cuts ``text``; None: that of the config, or else of the model's ``meta.json``.
+    per_sentence, by_position: whether these parts of the report are wanted.
     precision: of the matrix products, the softmax's included: "float32" or "bfloat16".
     pretokenized: ``text`` is a sentence a line, its words between white space, as bilm-tf reads it: no tokenizer runs.
     Raises WeightsError, for weights without a softmax too; CorpusError or PretrainingError, ElmoError for another
@@ -75,7 +83,7 @@ def measure(
     model = Path(model)
     with recognised(model) as found:
         bilm = found.load()
-        softmax, vocabulary = _output_layer(model, found, bilm)
+        softmax, vocabulary = output_layer(model, found, bilm)
         if text is None:
             if config is None and not (found.folder / CONFIG).is_file():
                 raise WeightsError(f"{model}: has no {CONFIG} that names a dev text: give the text to measure")
@@ -95,15 +103,17 @@ def measure(
     known = set(vocabulary)
     with torch.autocast(bilm.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         total, each = perplexities(bilm, softmax, vocabulary, sentences)
+        positions = perplexity_by_position(bilm, softmax, vocabulary, sentences) if by_position else {}
     return Report(
         total=total,
         unknown=sum(word not in known for words in sentences for word in words),
         sentences=list(zip(each, sentences, strict=True)) if per_sentence else [],
+        positions=positions,
     )
 
 
-def _output_layer(model: Path, found: Found, bilm: BiLM) -> tuple[FullSoftmax, list[str]]:
-    """The softmax and its words, compared with each other and the biLM."""
+def output_layer(model: Path, found: Found, bilm: BiLM) -> tuple[FullSoftmax, list[str]]:
+    """The softmax and its words, compared with each other and the biLM. Raises WeightsError where they do not fit."""
     if found.load_softmax is None or found.softmax_words is None:
         raise WeightsError(
             f"{model}: these weights ({found.family}) come without a softmax, and a perplexity needs one. The folders "

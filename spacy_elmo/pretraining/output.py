@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from .locks import locked
 CHECKPOINT = "checkpoint"
 BEST, LAST = "model-best", "model-last"
 LOSSES = "losses.jsonl"
+EVALUATIONS = "evaluations.jsonl"
 LOCK = ".lock"
 _ELSEWHERE = "choose another output folder, or move it away"
 
@@ -62,10 +63,11 @@ def check_output(output: Path, *, resume: bool) -> None:
     for folder in folders[1:]:
         if folder.exists() and not _is_pretrained(folder):
             raise PretrainingError(f"{folder} is not a model that `elmo pretrain` wrote: {_ELSEWHERE}")
-    losses = output / LOSSES
-    if losses.exists() and not losses.is_file():
-        raise PretrainingError(f"{losses} is not a file: {_ELSEWHERE}")
-    present = [path.name for path in (*folders, losses) if path.exists()]
+    files = [output / name for name in (LOSSES, EVALUATIONS)]
+    for file in files:
+        if file.exists() and not file.is_file():
+            raise PretrainingError(f"{file} is not a file: {_ELSEWHERE}")
+    present = [path.name for path in (*folders, *files) if path.exists()]
     if present and not resume:
         raise PretrainingError(
             f"{output} holds a run already ({', '.join(present)}): continue it with --resume, or choose another folder"
@@ -137,6 +139,13 @@ class LossesFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def write_evaluations(path: Path, evaluations: Sequence[Mapping[str, Any]]) -> None:
+    """Write the figures of a run's evaluations, a line of JSON each. Raises PretrainingError if that cannot be done."""
+    path = path.resolve()  # a link stays
+    with _writing(path), replacing(path) as new:
+        new.write_text("".join(json.dumps(entry) + "\n" for entry in evaluations), encoding="ascii")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from .checkpoint import Checkpoint
 from .schedules import LearnRate, Progress
 from .streams import Window
 from .undo import Undo
+from .vocabulary import N_SPECIAL
 
 if TYPE_CHECKING:
     from .config import TrainingSettings
@@ -37,6 +38,7 @@ class StepResult:
     skipped (str | None): why there was no update: "loss" or "gradient", which was not finite, or "scale": a gradient
         too large for float16, whose loss scale was lowered.
     halved (int): how often the learning rate was halved, and the window read again, before the update.
+    learn_rate (float | None): of the update (the optimizer's first group), None if there was none.
     """
 
     forward: float
@@ -44,6 +46,7 @@ class StepResult:
     state: BiLMState
     skipped: Literal["loss", "gradient", "scale"] | None = None
     halved: int = 0
+    learn_rate: float | None = None
 
     @property
     def loss(self) -> float:
@@ -54,6 +57,8 @@ class StepResult:
         """A line of the file of losses. What is not finite is None there: JSON has no word for it."""
         losses = {"loss": self.loss, "forward": self.forward, "backward": self.backward}
         entry: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in losses.items()}
+        if self.learn_rate is not None:
+            entry["learn_rate"] = self.learn_rate
         if self.skipped:
             entry["skipped"] = self.skipped
         if self.halved:
@@ -135,7 +140,8 @@ class TrainingStep:
             if fault is None:
                 self._update(length, step)
                 progress.in_row = 0
-                return StepResult(forward=forward, backward=backward, state=after, halved=halved)
+                rate = self.optimizer.param_groups[0]["lr"]
+                return StepResult(forward=forward, backward=backward, state=after, halved=halved, learn_rate=rate)
             if fault == "gradient" and scale > 1.0:
                 return StepResult(forward=forward, backward=backward, state=after, skipped="scale")
 
@@ -182,7 +188,8 @@ class TrainingStep:
         token_ids = self._on_device(self._type_ids[window.type_rows]).long()
         arrays = (window.forward, window.backward, window.forward_targets, window.backward_targets)
         forward, backward, *targets = self._on_device(np.stack(arrays))
-        starts = self._on_device(window.starts) if settings.reset == "sentence" else None
+        resets = {"sentence": window.starts, "document": window.document_starts}.get(settings.reset or "")
+        starts = None if resets is None else self._on_device(resets)
         dtype = DTYPES.get(settings.precision)
         with self._buffers.in_use(), torch.autocast(device.type, dtype, enabled=dtype is not None):
             *hidden, after = self.bilm.hidden(
@@ -290,12 +297,18 @@ def _parts(window: Window, n: int) -> Iterator[Window]:
             forward_targets=window.forward_targets[rows],
             backward_targets=window.backward_targets[rows],
             starts=window.starts[rows],
+            document_starts=window.document_starts[rows],
         )
 
 
 def _type_ids(bilm: BiLM, types: Sequence[str]) -> np.ndarray:
     """What the token encoder reads for each type of the corpus, computed once: (n_types, C) or (n_types,)."""
-    dtype = np.int16 if bilm.config.filters is not None else np.int32  # of (n, C) int64 a quarter
+    config = bilm.config
+    dtype: type[np.integer] = np.int16 if config.filters is not None else np.int32  # of (n, C) int64 a quarter
+    if (
+        config.is_many_langs
+    ):  # it has names of its own for boundaries and what is unknown; rows of words beside characters
+        types, dtype = [*config.marks, *types[N_SPECIAL:]], np.int32
     parts = [
         bilm.token_ids(types[start : start + 8192]).cpu().numpy().astype(dtype) for start in range(0, len(types), 8192)
     ]

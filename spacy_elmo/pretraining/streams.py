@@ -21,6 +21,7 @@ class Window:
     forward_targets: (B, T) int64, vocabulary ids of what is to be predicted.
     backward_targets: (B, T) int64, the same for the backward direction.
     starts: (B, T) bool, where a sentence begins, in both directions.
+    document_starts: (B, T) bool, where a document's first sentence begins.
     """
 
     type_rows: np.ndarray
@@ -29,6 +30,7 @@ class Window:
     forward_targets: np.ndarray
     backward_targets: np.ndarray
     starts: np.ndarray
+    document_starts: np.ndarray
 
 
 class Stream:
@@ -60,6 +62,7 @@ class Stream:
         # In the order of the corpus: at which step each sentence begins. Each one before adds a step to its words.
         self._sentence_steps = np.asarray(corpus.sentence_starts) + np.arange(len(corpus.sentence_starts))
         self._document_steps = self._sentence_steps[np.asarray(corpus.document_starts)]
+        self._document_starts = corpus.document_starts
         self._order: tuple[int, np.ndarray, np.ndarray] | None = None
         self.steps_per_epoch = int(self._sentence_steps[-1]) // (rows * unroll_steps)
         if not self.steps_per_epoch:
@@ -96,7 +99,13 @@ class Stream:
             forward_targets=self._targets[forward_next],
             backward_targets=self._targets[backward_next],
             starts=at_start,
+            document_starts=at_start & self._begins_document(sentence),
         )
+
+    def _begins_document(self, sentence: np.ndarray) -> np.ndarray:
+        """Whether each of some sentences, by their numbers, is the first of its document."""
+        starts = self._document_starts
+        return np.asarray(starts[np.searchsorted(starts, sentence)] == sentence)
 
     def _words(self, where: np.ndarray, unused: np.ndarray) -> np.ndarray:
         # Where no word is wanted the place may lie outside of the sentence, even of the corpus.

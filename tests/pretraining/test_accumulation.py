@@ -32,7 +32,7 @@ def window(seed: int) -> Any:
     forward, backward = inverse.reshape(tokens.shape)
     rest = {
         name: np.concatenate([getattr(piece, name) for piece in pieces])
-        for name in ("forward_targets", "backward_targets", "starts")
+        for name in ("forward_targets", "backward_targets", "starts", "document_starts")
     }
     return Window(type_rows=type_rows, forward=forward, backward=backward, **rest)
 

@@ -46,7 +46,7 @@ def losses_of(output: Path) -> list[dict[str, float]]:
 
 
 def dev_at_start(text: str) -> float:
-    return next(float(line.split()[-1]) for line in text.splitlines() if line.split()[:2] == ["0", "0"])
+    return next(float(line.split()[4]) for line in text.splitlines() if line.split()[:2] == ["0", "0"])
 
 
 class BreakingSoftmax(FullSoftmax):
@@ -270,7 +270,8 @@ def test_a_folder_with_a_run_is_not_overwritten(toy_config: MakeConfig, tmp_path
     run(toy_config(training__max_steps=3), tmp_path / "out")
     before = (tmp_path / "out" / "losses.jsonl").read_bytes()
     with pytest.raises(
-        PretrainingError, match=r"holds a run already \(checkpoint, model-best, model-last, losses.jsonl\).*--resume"
+        PretrainingError,
+        match=r"holds a run already \(checkpoint, model-best, model-last, losses.jsonl, evaluations.jsonl\).*--resume",
     ):
         run(toy_config(), tmp_path / "out")
     with pytest.raises(PretrainingError, match=r"model\.lstm_dim, training\.rows"):

@@ -22,6 +22,8 @@ from spacy_elmo.weights import load_bilm
 from .conftest import MakeConfig
 
 FOLDERS = ("checkpoint", "model-best", "model-last")
+FILES = ("losses.jsonl", "evaluations.jsonl")
+CURVE = ("training_curve.svg", "training_curve.png")  # where matplotlib is installed
 
 
 def run(config: Any, output: Path, **kwargs: Any) -> PretrainingResult:
@@ -89,7 +91,7 @@ def test_losses_that_are_a_folder_or_of_others(toy_config: MakeConfig, tmp_path:
     assert contents(tmp_path) == {"losses.jsonl": b'{"epoch": 1, "loss": 2.5}\n'}
 
 
-@pytest.mark.parametrize("name", [*FOLDERS, "losses.jsonl"])
+@pytest.mark.parametrize("name", [*FOLDERS, *FILES])
 def test_whatever_an_earlier_run_left_is_replaced_only_when_asked(
     toy_config: MakeConfig, tmp_path: Path, name: str
 ) -> None:
@@ -112,7 +114,7 @@ def test_only_the_previous_model_is_left_by_a_kill_between_two_renames(toy_confi
         (output / name).rename(output / f"{name}.old")
     with pytest.raises(PretrainingError, match=r"checkpoint, model-best, model-last.*--resume"):
         run(toy_config(), output)
-    assert {path.name for path in output.iterdir()} == {*FOLDERS, "losses.jsonl"}
+    assert {path.name for path in output.iterdir()} - {*CURVE} == {*FOLDERS, *FILES}
     load_bilm(output / "model-best")
     assert run(toy_config(training__max_steps=3), output, resume=True).step == 3
 
@@ -124,12 +126,12 @@ def test_links_to_folders_elsewhere_stay_and_are_written_through(toy_config: Mak
     output, disk = tmp_path / "out", tmp_path / "disk"
     output.mkdir()
     disk.mkdir()
-    for name in (*FOLDERS, "losses.jsonl"):
+    for name in (*FOLDERS, *FILES):
         (output / name).symlink_to(disk / name)  # leads nowhere yet
     run(toy_config(training__max_steps=2), output)
     run(toy_config(training__max_steps=4), output, resume=True)
-    assert all(path.is_symlink() for path in output.iterdir())
-    assert {path.name for path in disk.iterdir()} == {*FOLDERS, "losses.jsonl"}
+    assert all((output / name).is_symlink() for name in (*FOLDERS, *FILES))
+    assert {path.name for path in disk.iterdir()} == {*FOLDERS, *FILES}
     assert len((disk / "losses.jsonl").read_bytes().splitlines()) == 4
     assert json.loads((disk / "model-last" / "meta.json").read_text(encoding="utf8"))["step"] == 4
 
@@ -196,7 +198,7 @@ def test_a_full_disk_names_the_path_and_leaves_the_last_checkpoint(
     checkpoint = load_checkpoint(output / "checkpoint")
     assert checkpoint is not None
     assert checkpoint.step == 2
-    assert {path.name for path in output.iterdir()} == {*FOLDERS, "losses.jsonl"}
+    assert {path.name for path in output.iterdir()} - {*CURVE} == {*FOLDERS, *FILES}
     assert run(longer, output, resume=True).step == 6
     assert len((output / "losses.jsonl").read_bytes().splitlines()) == 6
 

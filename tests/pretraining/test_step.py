@@ -32,7 +32,8 @@ def window(seed: int = 0) -> Window:
         backward=backward,
         forward_targets=tokens[2],
         backward_targets=tokens[3],
-        starts=draw.random((ROWS, STEPS)) < 0.3,
+        starts=(starts := draw.random((ROWS, STEPS)) < 0.3),
+        document_starts=starts & (draw.random((ROWS, STEPS)) < 0.5),
     )
 
 

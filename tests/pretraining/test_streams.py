@@ -71,7 +71,8 @@ def test_rows_are_contiguous_by_hand(tmp_path: Path) -> None:
         [False, True] + [False] * 3 + [True, False],
     ]
     dtypes = {name: array.dtype for name, array in vars(window).items()}
-    assert dtypes.pop("starts") == np.dtype(bool)
+    assert window.document_starts.tolist() == [[True] + [False] * 6, [False] * 7]
+    assert dtypes.pop("starts") == dtypes.pop("document_starts") == np.dtype(bool)
     assert set(dtypes.values()) == {np.dtype(np.int64)}
 
 
@@ -116,6 +117,20 @@ def test_an_epoch_covers_each_step_once_in_contiguous_rows(
         expected = [step for index in order for step in steps_of(documents[index])]
         assert laid_out == expected[: len(laid_out)]
         assert n_steps - len(laid_out) < rows * unroll
+
+
+@pytest.mark.parametrize("lengths", [[1, 1, 1], [3, 1, 2, 4]])
+def test_document_starts_are_where_a_document_s_first_sentence_begins(tmp_path: Path, lengths: list[int]) -> None:
+    # Each document begins with a word of its own, and no other sentence does.
+    documents = [[[f"d{n}", "a"], *[["b", "a"]] * (length - 1)] for n, length in enumerate(lengths)]
+    corpus = corpus_of(tmp_path / "corpus", documents)
+    vocabulary = build_vocabulary(corpus, 0)
+    stream = Stream(corpus, vocabulary, rows=1, unroll_steps=3, seed=3)
+    for step in range(2 * stream.steps_per_epoch):
+        window = stream.window(step)
+        firsts = [vocabulary.words[target][0] == "d" for target in window.forward_targets[0]]
+        assert window.document_starts[0].tolist() == firsts
+        assert window.starts[0].tolist() == [True, False, False]
 
 
 def test_window_depends_on_the_step_alone(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_the_sampled_one_is_called_a_loss_and_dev_is_by_the_full_softmax(
         "loss",
         "forward",
         "backward",
+        "learn_rate",
     }
     # With two samples the loss is that of a choice among few: far below what dev has over all words.
     assert math.exp(last["losses"]["bilm"]) < 0.6 * last["other_scores"]["joint_perplexity"]
