@@ -11,7 +11,7 @@ from spacy_elmo.bilm.model import BiLM
 from spacy_elmo.bilm.softmax import FullSoftmax
 from spacy_elmo.errors import PretrainingError
 from spacy_elmo.pretraining import perplexity as module
-from spacy_elmo.pretraining.perplexity import Perplexity, perplexities, perplexity
+from spacy_elmo.pretraining.perplexity import Perplexity, perplexities, perplexity, perplexity_by_position
 
 VOCABULARY = ["<S>", "</S>", "<UNK>", "a", "b", "c"]
 SENTENCES = [["a", "b"], [], ["c", "unseen", "a"] * 3, ["b"], ["a", "c", "c"]]
@@ -108,6 +108,46 @@ def test_starts_from_the_weights_own_state(softmax: FullSoftmax) -> None:
     warm = perplexity(bilm, softmax, VOCABULARY, SENTENCES)
     assert warm.forward != pytest.approx(zero.forward, rel=1e-3)
     assert warm.backward == pytest.approx(zero.backward, rel=1e-6)
+
+
+def test_bits_per_character_by_hand(bilm: BiLM, softmax: FullSoftmax) -> None:
+    total, each = perplexities(bilm, softmax, VOCABULARY, SENTENCES)
+    characters = [3, 1, 25, 2, 4]  # of the words, and one for each boundary
+    assert total.n_characters == sum(characters)
+    assert [one.n_characters for one in each] == characters
+    nats = np.sum([by_hand(bilm, softmax, words) for words in SENTENCES]) / 2
+    assert total.bits_per_character == pytest.approx(nats / math.log(2) / sum(characters), rel=1e-4)
+    assert Perplexity.from_nll(1.0, 1.0, 1).bits_per_character is None
+
+
+@pytest.mark.parametrize("batch_tokens", [8, 4096])
+def test_by_position_it_is_counted_from_where_a_direction_starts(
+    bilm: BiLM, softmax: FullSoftmax, batch_tokens: int
+) -> None:
+    found = perplexity_by_position(bilm, softmax, VOCABULARY, SENTENCES, first=2, batch_tokens=batch_tokens)
+    assert list(found) == ["1", "2", "1-2", "rest", "all"]
+    assert [part.n_targets for part in found.values()] == [5, 4, 9, 11, 20]
+    # Of the first targets alone: each sentence's first word forward, its last word backward.
+    nlls = []
+    for words in SENTENCES:
+        ids = bilm.token_ids(["<S>", "</S>"])
+        for stack, mark, target in (
+            (bilm.forward_lstm, 0, (words or ["</S>"])[0]),
+            (bilm.backward_lstm, 1, (words or ["<S>"])[-1]),
+        ):
+            with torch.no_grad():
+                inputs = bilm.token_encoder(ids)[[mark]][:, None]
+                outputs, _, _ = stack(inputs, torch.zeros(2, 1, 8), torch.zeros(2, 1, 16))
+            row = VOCABULARY.index(target) if target in VOCABULARY else 2
+            nlls.append(float(softmax.nll(outputs[-1][0], torch.tensor([row]))))
+    assert found["1"].forward == pytest.approx(math.exp(np.mean(nlls[::2])), rel=1e-4)
+    assert found["1"].backward == pytest.approx(math.exp(np.mean(nlls[1::2])), rel=1e-4)
+    whole = perplexity(bilm, softmax, VOCABULARY, SENTENCES)
+    assert found["all"].joint == pytest.approx(whole.joint, rel=1e-6)
+    parts = [found[name] for name in ("1", "2", "rest")]
+    mean = sum(part.n_targets * math.log(part.joint) for part in parts) / 20
+    assert mean == pytest.approx(math.log(whole.joint), rel=1e-6)
+    assert list(perplexity_by_position(bilm, softmax, VOCABULARY, [[]])) == ["1", "1-5", "all"]
 
 
 def test_nothing_to_measure_is_an_error(bilm: BiLM, softmax: FullSoftmax) -> None:
