@@ -31,10 +31,11 @@ from .folders import (
 )
 from .layout import listed
 from .many_langs import is_many_langs, load_many_langs
-from .native import load_native, load_native_softmax
+from .native import OutputLayer, load_native, load_native_softmax
 from .tensor_bundle import is_index
 from .tf_checkpoint import LATEST_NAME, checkpoint_of, has_index, latest_checkpoint, load_tf_checkpoint, load_tf_softmax
 from .token_embeddings import is_token_embeddings, load_token_embeddings
+from .vocabulary import find_vocabulary, load_vocabulary
 
 Family = Literal["spacy-elmo", "bilm-tf HDF5", "bilm-tf checkpoint", "bilm-tf token embeddings", "ELMoForManyLangs"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -47,12 +48,13 @@ _MANY_LANGS_SUFFIXES = (".pkl", ".dic", ".json")
 class Found:
     """Weights that were recognised, and not read yet.
 
-    family: what they are. path: the file or folder that holds them.
+    family: what they are. path: the file or folder that holds them. folder: where that lies, unpacked.
     load: reads the biLM. load_softmax: reads the output layer of its pretraining; None where there is none.
     """
 
     family: Family
     path: Path
+    folder: Path
     load: Callable[[], BiLM]
     load_softmax: Callable[[], FullSoftmax] | None = None
 
@@ -98,6 +100,28 @@ def load_bilm(path: Path | str, weights: Path | str | None = None) -> BiLM:
     """
     with recognised(path, weights) as found:
         return found.load()
+
+
+def load_output_layer(found: Found) -> OutputLayer | None:
+    """The output layer of weights that were recognised, with its vocabulary where that lies beside.
+
+    RETURNS: None where the weights have no output layer.
+    A vocabulary that does not fit is not used: `why` says what is wrong with it.
+    Raises WeightsError for an output layer that is broken or inconsistent.
+    """
+    if found.load_softmax is None:
+        return None
+    softmax = found.load_softmax()
+    try:
+        path = find_vocabulary(found.folder)
+        if path is None:
+            return OutputLayer(softmax, None, "there is no vocabulary beside it")
+        words = load_vocabulary(path, len(softmax.b))
+    except WeightsError as error:
+        return OutputLayer(softmax, None, str(error))
+    if len(words) != len(softmax.b):
+        return OutputLayer(softmax, None, f"{path}: has {len(words)} words for its {len(softmax.b)} rows")
+    return OutputLayer(softmax, words)
 
 
 def load_softmax(path: Path | str) -> FullSoftmax:
@@ -197,25 +221,28 @@ def _pair(options: Path, weights: Path) -> Found:
 def _native(file: Path) -> Found:
     softmax = file.with_name(SOFTMAX_NAME)
     load_softmax = partial(load_native_softmax, softmax) if exists(softmax) else None
-    return Found(family="spacy-elmo", path=file, load=partial(load_native, file), load_softmax=load_softmax)
+    load = partial(load_native, file)
+    return Found(family="spacy-elmo", path=file, folder=file.parent, load=load, load_softmax=load_softmax)
 
 
 def _hdf5(options: Path, file: Path) -> Found:
     if check_weights_file(file).startswith(HDF5_MAGIC) and is_token_embeddings(file):
         weights = weights_of(options.parent, options, besides=file)
         load = partial(load_token_embeddings, options, weights, file)
-        return Found(family="bilm-tf token embeddings", path=file, load=load)
-    return Found(family="bilm-tf HDF5", path=file, load=partial(load_bilm_hdf5, options, file))
+        return Found(family="bilm-tf token embeddings", path=file, folder=file.parent, load=load)
+    load = partial(load_bilm_hdf5, options, file)
+    return Found(family="bilm-tf HDF5", path=file, folder=file.parent, load=load)
 
 
 def _checkpoint(options: Path, prefix: Path) -> Found:
     return Found(
         family="bilm-tf checkpoint",
         path=prefix,
+        folder=prefix.parent,
         load=partial(load_tf_checkpoint, options, prefix),
         load_softmax=partial(load_tf_softmax, prefix),
     )
 
 
 def _many_langs(folder: Path) -> Found:
-    return Found(family="ELMoForManyLangs", path=folder, load=partial(load_many_langs, folder))
+    return Found(family="ELMoForManyLangs", path=folder, folder=folder, load=partial(load_many_langs, folder))

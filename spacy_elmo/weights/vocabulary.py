@@ -72,6 +72,12 @@ def table_words(folder: Path, n_rows: int) -> list[str] | None:
     return _without_marker(read_words(path), n_rows)
 
 
+def table_words_of(words: Sequence[str]) -> list[str]:
+    """What a table for inference has a row for: the words, those of the three special ones first that are missing."""
+    known = set(words)
+    return [mark for mark in (BOS, EOS, UNK) if mark not in known] + [word for word in words if word != _NO_WORD]
+
+
 def _without_marker(words: list[str], n_rows: int | None) -> list[str]:
     """The words, without the public vocabulary's line that is none, where it makes one word too many."""
     if n_rows is not None and len(words) == n_rows + 1 and _NO_WORD in words:
