@@ -108,9 +108,10 @@ def _check_place(bilm: BiLM, folder: Path, file: Path) -> None:
     refuse_beside_many_langs(folder)
     if not has_options(folder):
         return
-    options = options_of(file)
-    if replace(config_from(read_options(options), options), state=bilm.config.state) != bilm.config:
-        raise WeightsError(f"{file}: the options beside it, {options.name}, are those of another model")
+    path = options_of(file)
+    options = read_options(path)
+    if "char_cnn" not in options or replace(config_from(options, path), state=bilm.config.state) != bilm.config:
+        raise WeightsError(f"{file}: the options beside it, {path.name}, are those of another model")
 
 
 def _token_vectors(bilm: BiLM, words: Sequence[str], where: str) -> Iterator[torch.Tensor]:
