@@ -66,20 +66,24 @@ def drawn(size: str, seed: int) -> BiLM:
     return bilm
 
 
-def compared(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> list[tuple[float, float]]:
-    """Of each layer: the largest difference, and the largest value of ours."""
-    figures = []
+def cells(name: str, label: str, ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> list[list[str]]:
+    """A row for each layer: the largest difference, and the largest value of ours."""
+    rows = []
     for layer in range(len(ours[0])):
-        differences = [np.abs(one[layer] - other[layer]).max() for one, other in zip(ours, theirs, strict=True)]
-        figures.append((float(max(differences)), float(max(np.abs(one[layer]).max() for one in ours))))
-    return figures
+        difference = max(np.abs(one[layer] - other[layer]).max() for one, other in zip(ours, theirs, strict=True))
+        largest = max(np.abs(one[layer]).max() for one in ours)
+        figures = (difference, largest, difference / largest)
+        rows.append([name, label, str(layer), *(f"{figure:.1e}" for figure in figures)])
+    return rows
 
 
 def rows_of(name: str, folder: str, sentences: Sentences, peers: Peers) -> list[list[str]]:
     """The table's rows for one biLM, which lies in a folder as it was written for the peers."""
     bilm = load_bilm(folder)
     ours = [layers.numpy() for layers in bilm.encode(sentences, "zero")]
-    rows = []
+    with torch.no_grad():
+        exact = [layers.numpy() for layers in bilm.double()(sentences, "zero")]
+    rows = cells(name, "ours, in float64", ours, exact)
     for peer, label, arguments in READERS:
         if bilm.config.filters is None and "token_embeddings" not in arguments:
             continue  # a word table: bilm-tf alone reads it, as it reads token embeddings
@@ -94,9 +98,7 @@ def rows_of(name: str, folder: str, sentences: Sentences, peers: Peers) -> list[
             continue
         with np.load(path) as file:
             theirs = [file[array] for array in file.files]
-        for layer, (difference, largest) in enumerate(compared(ours, theirs)):
-            figures = (difference, largest, difference / largest)
-            rows.append([name, label, str(layer), *(f"{figure:.1e}" for figure in figures)])
+        rows += cells(name, label, ours, theirs)
     return rows
 
 
