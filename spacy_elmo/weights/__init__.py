@@ -11,6 +11,7 @@ from .bilm_hdf5 import load_bilm_hdf5, save_bilm_hdf5
 from .many_langs import load_many_langs
 from .native import bilm_from_bytes, bilm_to_bytes, load_native, save_native, save_softmax
 from .recognise import FAMILIES, Found, load_bilm, load_output_layer, load_softmax, recognised
+from .summary import Summary, summary, summary_of
 from .tf_checkpoint import load_tf_checkpoint, load_tf_softmax
 from .token_embeddings import load_token_embeddings, save_token_embeddings
 from .vocabulary import find_vocabulary, load_vocabulary, save_vocabulary
@@ -20,6 +21,7 @@ __all__ = [
     "FORMATS",
     "Format",
     "Found",
+    "Summary",
     "bilm_from_bytes",
     "bilm_to_bytes",
     "find_vocabulary",
@@ -40,6 +42,8 @@ __all__ = [
     "save_softmax",
     "save_token_embeddings",
     "save_vocabulary",
+    "summary",
+    "summary_of",
 ]
 
 

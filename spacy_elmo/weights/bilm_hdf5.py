@@ -14,14 +14,13 @@ from .folders import (
     OPTIONS_NAME,
     TOKEN_EMBEDDINGS_NAME,
     WEIGHTS_NAME,
-    WORDS_NAME,
     interrupted,
     refuse_beside_others,
 )
 from .hdf5_file import import_h5py, opened_hdf5
 from .hdf5_writer import Values, write_hdf5
 from .layout import checked_values, layout
-from .vocabulary import word_lines
+from .vocabulary import VOCABULARY_NAMES, word_lines
 
 
 def load_bilm_hdf5(options_path: Path | str, weights_path: Path | str) -> BiLM:
@@ -75,6 +74,6 @@ def save_bilm_hdf5(bilm: BiLM, folder: Path | str) -> None:
         folder / TOKEN_EMBEDDINGS_NAME: None,
     }
     if bilm.vocabulary is not None:
-        contents[folder / WORDS_NAME] = word_lines(bilm.vocabulary, folder / WORDS_NAME)
+        contents[folder / VOCABULARY_NAMES[0]] = word_lines(bilm.vocabulary, folder / VOCABULARY_NAMES[0])
     contents[folder / OPTIONS_NAME] = json_bytes({**bilm.config.to_options(), "state": "zero"})
     write_files(contents)

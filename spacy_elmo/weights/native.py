@@ -48,12 +48,11 @@ from .folders import (
     MODEL_NAME,
     SOFTMAX_NAME,
     VOCABULARY_NAME,
-    WORDS_NAME,
     refuse_beside_hdf5,
     refuse_beside_many_langs,
 )
 from .layout import check_shapes, checked_values, layout, start_state_shapes
-from .vocabulary import word_lines
+from .vocabulary import SOFTMAX_VOCABULARY_NAME, word_lines
 
 _CONFIG_KEY = "spacy_elmo_config"
 _VOCABULARY_KEY = "spacy_elmo_vocabulary"
@@ -92,7 +91,7 @@ def save_native(bilm: BiLM, path: Path | str, output: OutputLayer | None = None)
         folder / CHARACTERS_NAME: None if bilm.characters is None else json_bytes(bilm.characters),
     }
     if output is not None:
-        path = folder / WORDS_NAME
+        path = folder / SOFTMAX_VOCABULARY_NAME
         contents[path] = None if output.words is None else word_lines(output.words, path)
         contents[folder / SOFTMAX_NAME] = _softmax_content(output.softmax)
     write_files(contents)
@@ -194,6 +193,15 @@ def load_native_softmax(path: Path | str) -> FullSoftmax:
             for name in ("W", "b"):
                 getattr(softmax, name).copy_(checked_values(stored.read(name), name, str(file)))
     return softmax
+
+
+def native_softmax_shape(file: Path) -> tuple[int, int]:
+    """(V, P) of the output layer in a file; its values are not read. Raises WeightsError if it has none."""
+    with _opened(file) as stored:
+        if len(stored.shapes.get("W", ())) != 2:
+            raise WeightsError(f"{file}: is not a softmax layer: no matrix 'W' (found: {sorted(stored.shapes)})")
+        n_words, width = stored.shapes["W"]
+        return n_words, width
 
 
 def config_from(options: Any, where: Path | str) -> BiLMConfig:

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
+import torch
+
 from ..bilm.model import BiLM
 from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
@@ -31,11 +33,19 @@ from .folders import (
 )
 from .layout import listed
 from .many_langs import is_many_langs, load_many_langs
-from .native import OutputLayer, load_native, load_native_softmax
+from .native import OutputLayer, load_native, load_native_softmax, native_softmax_shape
 from .tensor_bundle import is_index
-from .tf_checkpoint import LATEST_NAME, checkpoint_of, has_index, latest_checkpoint, load_tf_checkpoint, load_tf_softmax
+from .tf_checkpoint import (
+    LATEST_NAME,
+    checkpoint_of,
+    has_index,
+    latest_checkpoint,
+    load_tf_checkpoint,
+    load_tf_softmax,
+    tf_softmax_shape,
+)
 from .token_embeddings import is_token_embeddings, load_token_embeddings
-from .vocabulary import find_vocabulary, load_vocabulary
+from .vocabulary import SOFTMAX_VOCABULARY_NAME, SPECIAL_WORDS, bilm_tf_words, check_vocabulary, load_vocabulary
 
 Family = Literal["spacy-elmo", "bilm-tf HDF5", "bilm-tf checkpoint", "bilm-tf token embeddings", "ELMoForManyLangs"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -48,8 +58,12 @@ _MANY_LANGS_SUFFIXES = (".pkl", ".dic", ".json")
 class Found:
     """Weights that were recognised, and not read yet.
 
-    family: what they are. path: the file or folder that holds them. folder: where that lies, unpacked.
+    family: what they are. path: the file or folder that holds them; of an archive, the archive.
+    folder: where what belongs to them lies, such as a vocabulary; of an archive, while it is unpacked.
     load: reads the biLM. load_softmax: reads the output layer of its pretraining; None where there is none.
+    softmax_shape: (V, P) of that layer, without its values; None for a checkpoint that was saved without it.
+    softmax_words: its words, by row, from the vocabulary in the folder; takes V.
+    All raise WeightsError for what is missing, broken or inconsistent.
     """
 
     family: Family
@@ -57,6 +71,8 @@ class Found:
     folder: Path
     load: Callable[[], BiLM]
     load_softmax: Callable[[], FullSoftmax] | None = None
+    softmax_shape: Callable[[], tuple[int, int] | None] | None = None
+    softmax_words: Callable[[int], list[str]] | None = None
 
 
 @contextmanager
@@ -105,22 +121,29 @@ def load_bilm(path: Path | str, weights: Path | str | None = None) -> BiLM:
 def load_output_layer(found: Found) -> OutputLayer | None:
     """The output layer of weights that were recognised, with its vocabulary where that lies beside.
 
+    The special words come first, as our own format has it: their rows are moved. A vocabulary that does not fit is not
+    used: `why` says what is wrong with it.
     RETURNS: None where the weights have no output layer.
-    A vocabulary that does not fit is not used: `why` says what is wrong with it.
     Raises WeightsError for an output layer that is broken or inconsistent.
     """
-    if found.load_softmax is None:
+    if found.load_softmax is None or found.softmax_words is None or found.softmax_shape is None:
+        return None
+    if found.softmax_shape() is None:
         return None
     softmax = found.load_softmax()
     try:
-        path = find_vocabulary(found.folder)
-        if path is None:
-            return OutputLayer(softmax, None, "there is no vocabulary beside it")
-        words = load_vocabulary(path, len(softmax.b))
+        words = found.softmax_words(len(softmax.b))
+        if len(words) != len(softmax.b):
+            raise WeightsError(f"the vocabulary beside it has {len(words)} words for its {len(softmax.b)} rows")
+        rows = sorted(range(len(words)), key=lambda row: SPECIAL_WORDS.get(words[row], len(SPECIAL_WORDS)))
+        words = [words[row] for row in rows]
+        check_vocabulary(words, found.folder)
     except WeightsError as error:
         return OutputLayer(softmax, None, str(error))
-    if len(words) != len(softmax.b):
-        return OutputLayer(softmax, None, f"{path}: has {len(words)} words for its {len(softmax.b)} rows")
+    if rows != list(range(len(rows))):
+        with torch.no_grad():
+            softmax.W.copy_(softmax.W[rows])
+            softmax.b.copy_(softmax.b[rows])
     return OutputLayer(softmax, words)
 
 
@@ -220,9 +243,15 @@ def _pair(options: Path, weights: Path) -> Found:
 
 def _native(file: Path) -> Found:
     softmax = file.with_name(SOFTMAX_NAME)
-    load_softmax = partial(load_native_softmax, softmax) if exists(softmax) else None
-    load = partial(load_native, file)
-    return Found(family="spacy-elmo", path=file, folder=file.parent, load=load, load_softmax=load_softmax)
+    found = Found(family="spacy-elmo", path=file, folder=file.parent, load=partial(load_native, file))
+    if not exists(softmax):
+        return found
+    return replace(
+        found,
+        load_softmax=partial(load_native_softmax, softmax),
+        softmax_shape=partial(native_softmax_shape, softmax),
+        softmax_words=partial(load_vocabulary, file.with_name(SOFTMAX_VOCABULARY_NAME)),
+    )
 
 
 def _hdf5(options: Path, file: Path) -> Found:
@@ -230,8 +259,7 @@ def _hdf5(options: Path, file: Path) -> Found:
         weights = weights_of(options.parent, options, besides=file)
         load = partial(load_token_embeddings, options, weights, file)
         return Found(family="bilm-tf token embeddings", path=file, folder=file.parent, load=load)
-    load = partial(load_bilm_hdf5, options, file)
-    return Found(family="bilm-tf HDF5", path=file, folder=file.parent, load=load)
+    return Found(family="bilm-tf HDF5", path=file, folder=file.parent, load=partial(load_bilm_hdf5, options, file))
 
 
 def _checkpoint(options: Path, prefix: Path) -> Found:
@@ -241,6 +269,8 @@ def _checkpoint(options: Path, prefix: Path) -> Found:
         folder=prefix.parent,
         load=partial(load_tf_checkpoint, options, prefix),
         load_softmax=partial(load_tf_softmax, prefix),
+        softmax_shape=partial(tf_softmax_shape, prefix),
+        softmax_words=partial(bilm_tf_words, prefix.parent),
     )
 
 

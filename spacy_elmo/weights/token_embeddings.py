@@ -21,7 +21,6 @@ from .build import build, read_options
 from .files import is_folder, made_folder, write_files
 from .folders import (
     TOKEN_EMBEDDINGS_NAME,
-    WORDS_NAME,
     has_options,
     options_of,
     refuse_beside_many_langs,
@@ -31,7 +30,7 @@ from .hdf5_file import Datasets, import_h5py, opened_hdf5
 from .hdf5_writer import Values, write_hdf5
 from .layout import check_shapes, checked_values, layout
 from .native import config_from
-from .vocabulary import table_words_of, word_lines
+from .vocabulary import VOCABULARY_NAMES, table_words_of, word_lines
 
 _TABLE = "embedding"
 # Words that are encoded at once: memory does not grow with the vocabulary.
@@ -91,7 +90,7 @@ def save_token_embeddings(bilm: BiLM, words: Sequence[str], path: Path | str) ->
     import_h5py()  # says so before anything is made
     _check_place(bilm, made_folder(file.parent), file)
     words = table_words_of(words)
-    vocabulary = file.with_name(WORDS_NAME)
+    vocabulary = file.with_name(VOCABULARY_NAMES[0])
     values = Values((len(words), bilm.config.projection_dim), _token_vectors(bilm, words, str(file)))
     write_files(
         {

@@ -176,7 +176,7 @@ def test_the_softmax_of_a_checkpoint_goes_along(tmp_path: Path) -> None:
         again = load_output_layer(found)
     assert again is not None
     assert again.words is None
-    assert again.why == "there is no vocabulary beside it"
+    assert "vocabulary.txt: no such file" in again.why
     np.testing.assert_array_equal(again.softmax.W.detach().numpy(), model.softmax["W"])
     np.testing.assert_array_equal(again.softmax.b.detach().numpy(), model.softmax["b"])
     (source / "vocab.txt").write_text("\n".join(VOCABULARY), encoding="utf-8")
@@ -186,7 +186,7 @@ def test_the_softmax_of_a_checkpoint_goes_along(tmp_path: Path) -> None:
     assert again.words == VOCABULARY
     assert again.why == ""
     # Vocabularies that do not fit are not taken, and that of the softmax before goes.
-    for lines, why in ((["the", "cat"], "a vocabulary starts with <S>"), (VOCABULARY[:5], "has 5 words for its 10")):
+    for lines, why in ((["the", "cat"], "lacks <S>, </S>, <UNK>"), (VOCABULARY[:5], "has 5 words")):
         (source / "vocab.txt").write_text("\n".join(lines), encoding="utf-8")
         with recognised(source) as found:
             output = load_output_layer(found)
@@ -194,6 +194,27 @@ def test_the_softmax_of_a_checkpoint_goes_along(tmp_path: Path) -> None:
         assert output.words is None
         assert why in output.why
         assert not (convert() / "vocabulary.txt").exists()
+
+
+def test_special_words_come_first_with_their_rows(tmp_path: Path) -> None:
+    model = Model()
+    source = write_checkpoint_model(tmp_path, model)
+    words = [*VOCABULARY[3:6], "</S>", "<S>", *VOCABULARY[6:], "<UNK>"]
+    (source / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    with recognised(source) as found:
+        output = load_output_layer(found)
+    assert output is not None
+    assert output.words == VOCABULARY
+    for word, row, bias in zip(output.words, output.softmax.W.detach(), output.softmax.b.detach(), strict=True):
+        np.testing.assert_array_equal(row.numpy(), model.softmax["W"][words.index(word)])
+        assert bias == model.softmax["b"][words.index(word)]
+    # Our own format has each word once.
+    (source / "vocab.txt").write_text("".join(f"{word}\n" for word in [*VOCABULARY[:9], "the"]), encoding="utf-8")
+    with recognised(source) as found:
+        output = load_output_layer(found)
+    assert output is not None
+    assert output.words is None
+    assert "'the', stands there twice" in output.why
 
 
 def test_weights_without_an_output_layer(tmp_path: Path) -> None:
