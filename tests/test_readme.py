@@ -185,7 +185,7 @@ COMMANDS: list[tuple[str, Callable[[list[str], Path], object]]] = [
     (r"python -m spacy train .*", trains),
     (r"python -m spacy elmo pretrain .*", with_dry_run),
     (r"python -m spacy elmo corpus .*", as_it_stands),
-    (r"python -m spacy elmo (perplexity|info) .*", as_it_stands),
+    (r"python -m spacy elmo (perplexity|info|embed) .*", as_it_stands),
     (r"python -m spacy elmo convert .*", converts),
 ]
 
