@@ -20,6 +20,7 @@ from thinc.api import Config
 
 from ..bilm.config import BiLMConfig
 from ..errors import ElmoError, PretrainingError
+from .objectives import TIE_NEEDS_WORDS
 
 Reader = Callable[[Language], Iterator[Doc]]
 
@@ -31,6 +32,8 @@ FIXED_KEYS = (
     "vocabulary",
     "model",
     "objective.@misc",
+    "objective.cutoffs",
+    "objective.loss",
     "optimizer.@misc",
     "system.seed",
     "training.rows",
@@ -199,6 +202,8 @@ def resolve(config: Config) -> tuple[Settings, Config]:
     except (ConfigValidationError, ValueError) as error:  # a catalogue's unknown name is a ValueError too
         raise PretrainingError(f"the config does not fit: {_message(error)}") from error
     _check_model_keys(settings.model)
+    if filled["objective"].get("tie_weights") and settings.bilm_config(1).filters is not None:
+        raise PretrainingError(TIE_NEEDS_WORDS)
     defaults = settings.model_dump(include={"paths", "system", "nlp", "vocabulary", "training"})
     for name, section in defaults.items():
         filled[name] = section

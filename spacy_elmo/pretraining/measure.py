@@ -11,13 +11,13 @@ import torch
 
 from ..bilm.matmul import Precision, checked_precision
 from ..bilm.model import BiLM
-from ..bilm.softmax import FullSoftmax
+from ..bilm.output_layer import OutputLayer
 from ..errors import WeightsError
 from ..weights import load_bilm, load_softmax, load_vocabulary
 from ..weights.files import read_json
 from .config import NlpSettings, load_config, resolve
 from .corpus import encode_corpus
-from .perplexity import Perplexity, perplexities
+from .perplexity import Perplexity, check_has_perplexity, perplexities
 from .prepare import blank_pipeline, prepare_corpora
 from .raw_text import raw_text
 
@@ -74,6 +74,7 @@ def measure(
         if not (model / name).is_file():
             raise WeightsError(f"{model} has no {name}: a perplexity needs the output layer that `elmo pretrain` saves")
     softmax, vocabulary = load_softmax(model), load_vocabulary(model / VOCABULARY)
+    check_has_perplexity(softmax)
     _check_fit(model, bilm, softmax, vocabulary)
     if text is None:
         settings, filled = resolve(load_config(config or model / CONFIG))
@@ -95,11 +96,11 @@ def measure(
     )
 
 
-def _check_fit(model: Path, bilm: BiLM, softmax: FullSoftmax, vocabulary: Sequence[str]) -> None:
-    rows, width = softmax.W.shape
-    if rows != len(vocabulary):
+def _check_fit(model: Path, bilm: BiLM, softmax: OutputLayer, vocabulary: Sequence[str]) -> None:
+    width = softmax.width
+    if softmax.n_words != len(vocabulary):
         raise WeightsError(
-            f"{model / SOFTMAX} predicts {rows} words, but {model / VOCABULARY} has {len(vocabulary)}: "
+            f"{model / SOFTMAX} predicts {softmax.n_words} words, but {model / VOCABULARY} has {len(vocabulary)}: "
             "they are not of the same model"
         )
     if width != bilm.config.projection_dim:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..bilm.buffers import Buffers
 from ..bilm.model import BiLM, BiLMState
-from ..bilm.softmax import FullSoftmax
+from ..bilm.output_layer import OutputLayer
 from ..errors import PretrainingError
 from .optimizers import learn_rate_factor
 
@@ -53,7 +53,7 @@ class TrainingStep:
         self,
         *,
         bilm: BiLM,
-        softmax: FullSoftmax,
+        softmax: OutputLayer,
         optimizer: torch.optim.Optimizer,
         types: Sequence[str],
         settings: TrainingSettings,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from ..bilm.model import BiLM
-from ..bilm.softmax import FullSoftmax
+from ..bilm.output_layer import OutputLayer
 from ..errors import WeightsError
 from .archive import is_archive, unpacked
 from .bilm_hdf5 import load_bilm_hdf5
@@ -54,7 +54,7 @@ class Found:
     family: Family
     path: Path
     load: Callable[[], BiLM]
-    load_softmax: Callable[[], FullSoftmax] | None = None
+    load_softmax: Callable[[], OutputLayer] | None = None
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def load_bilm(path: Path | str, weights: Path | str | None = None) -> BiLM:
         return found.load()
 
 
-def load_softmax(path: Path | str) -> FullSoftmax:
+def load_softmax(path: Path | str) -> OutputLayer:
     """The output layer of pretraining: ours, or that in a TensorFlow checkpoint of bilm-tf.
 
     path: a file that `save_softmax` wrote, the folder that has it, or a checkpoint, as `load_bilm` takes it.

@@ -46,7 +46,7 @@ SAVES: dict[str, tuple[Callable[[bool, Path], None], Callable[[Path], torch.Tens
     ),
     "softmax": (
         lambda large, folder: save_softmax(FullSoftmax(5000 if large else 5, 8).initialize(0), folder),
-        lambda folder: load_softmax(folder).W,
+        lambda folder: load_softmax(folder).stored()["W"],
     ),
     "vocabulary": (
         lambda large, folder: save_vocabulary(

@@ -314,10 +314,10 @@ def test_softmax_round_trip(tmp_path: Path) -> None:
     save_softmax(softmax, tmp_path)
     for path in (tmp_path, tmp_path / "softmax.safetensors"):
         loaded = load_softmax(path)
-        assert torch.equal(loaded.W, softmax.W)
-        assert torch.equal(loaded.b, softmax.b)
+        assert torch.equal(loaded.stored()["W"], softmax.W)
+        assert torch.equal(loaded.stored()["b"], softmax.b)
     save_softmax(softmax, tmp_path / "other.safetensors")
-    assert torch.equal(load_softmax(tmp_path / "other.safetensors").W, softmax.W)
+    assert torch.equal(load_softmax(tmp_path / "other.safetensors").stored()["W"], softmax.W)
 
 
 def test_softmax_errors(tmp_path: Path) -> None:
