@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar, Literal, get_args
@@ -60,6 +61,8 @@ class ContinuousOutput(nn.Module):
             raise ElmoError(f"dot_weight is more than 0 and norm_weight 0 or more, not {dot_weight} and {norm_weight}")
         if loss == "cosine" and (dot_weight, norm_weight) != (1.0, 0.0):
             raise ElmoError("dot_weight and norm_weight have no effect on the cosine: they are of loss = 'vmf'")
+        if not isinstance(vectors, str) or not re.fullmatch(r"([0-9a-f]{64})?", sha256):
+            raise ElmoError(f"vectors have a name and a SHA-256 in hexadecimal, not {vectors!r} and {sha256!r}")
         self.n_words: int | None = None
         self.n_dims = n_dims
         self.width = width

@@ -46,7 +46,7 @@ class Evaluation:
 
     @staticmethod
     def from_scores(scores: Mapping[str, Any]) -> Evaluation:
-        """The inverse of ``scores``. Others that are there are left aside. Raises PretrainingError if one is missing."""
+        """The inverse of ``scores``. Others are left aside. Raises PretrainingError if one is missing."""
         kind = Perplexity if "joint_perplexity" in scores else MeanLoss
         figures: dict[str, Any] = {which: scores.get(f"{which}_{kind.name}") for which in _FIGURES}
         if not all(isinstance(figure, float) for figure in figures.values()):

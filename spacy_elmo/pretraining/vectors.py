@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import srsly
 import torch
 from spacy import util
 from spacy.attrs import LOWER, ORTH  # type: ignore[import-not-found]
@@ -43,13 +44,14 @@ class WordVectors:
     def __init__(self, name: str) -> None:
         self.folder = _folder(name)
         self.name = Path(name).name
-        self._vectors = Vectors()
+        settings = self.folder / "vectors.cfg"
         try:
+            data = np.load(self.folder / "vectors", mmap_mode="r", allow_pickle=False)
+            # spaCy's own way would read the table whole; without it, it leaves the settings out too.
+            self._vectors = Vectors(data=data, **(srsly.read_json(settings) if settings.is_file() else {}))
             self._vectors.from_disk(self.folder, exclude=["vectors", "strings"])
-            self._vectors.data = np.load(self.folder / "vectors", mmap_mode="r", allow_pickle=False)
         except Exception as error:  # numpy's, msgpack's, JSON's, the system's
             raise PretrainingError(f"objective.vectors: {self.folder} cannot be read: {error}") from error
-        data: np.ndarray = self._vectors.data
         if data.ndim != 2 or data.shape[1] < 2 or not len(data) or not np.issubdtype(data.dtype, np.floating):
             raise PretrainingError(
                 f"objective.vectors: {name} has no vectors (its table is {data.shape}, {data.dtype}): give a pipeline "
