@@ -108,6 +108,7 @@ def pretrain(
             )
         vocabulary = corpora.vocabulary
         tokens_per_step = training.rows * training.unroll_steps
+        stack.enter_context(_out_of_memory_explained(config, output))
         targets = prediction_targets(settings.objective, corpora)
         stream = Stream(
             corpora.train,
@@ -117,12 +118,11 @@ def pretrain(
             seed=settings.system.seed,
         )
 
-        stack.enter_context(_out_of_memory_explained(config, output))
         # The model: the biLM, the output layer of its training, and their optimizer.
         bilm_config = settings.bilm_config(len(vocabulary))
         bilm = BiLM(bilm_config, vocabulary=vocabulary.words if bilm_config.filters is None else None)
-        softmax = output_layer(settings.objective, targets, bilm, len(vocabulary))
         bilm.initialize(settings.system.seed).to(device)
+        softmax = output_layer(settings.objective, targets, bilm, len(vocabulary))
         softmax.initialize(settings.system.seed)
         softmax.to(device)
         optimizer = settings.optimizer([*bilm.parameters(), *softmax.parameters()])

@@ -173,7 +173,7 @@ def load_native_softmax(path: Path | str) -> OutputLayer:
     file = path / SOFTMAX_NAME if is_folder(path) else path
     with _opened(file) as stored:
         output = stored.output
-        if output is None:  # before 0.1.0 there was one kind, and its header said nothing
+        if output is None:  # of the time when there was one kind
             shape = stored.shapes.get("W", ())
             if len(shape) != 2 or 0 in shape:
                 raise WeightsError(f"{file}: is not a softmax layer: no matrix 'W' (found: {sorted(stored.shapes)})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import spacy
 import torch
 from spacy.vectors import Vectors  # type: ignore[import-not-found]
+from thinc.api import Config
 from torch import Tensor
 
 from spacy_elmo.bilm.adaptive import AdaptiveSoftmax
@@ -357,3 +359,12 @@ def test_out_of_memory_without_samples(
     name = "adaptive" if kind is AdaptiveSoftmax else "cosine"
     with pytest.raises(PretrainingError, match=r"out of memory: lower .*training\.unroll_steps \(6\), or the sizes"):
         run(objective_config(name), tmp_path / "out")
+
+
+def test_the_documents_fragments_are_objectives(root: Path, toy_config: MakeConfig) -> None:
+    text = (root / "docs" / "pretraining.md").read_text(encoding="utf8")
+    blocks = [Config().from_str(code) for code in re.findall(r"^```ini\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    objectives = [block["objective"] for block in blocks if "objective" in block]
+    assert objectives
+    for objective in objectives:
+        assert resolve(toy_config(objective=objective))[1]["objective"] == objective  # every argument is there
