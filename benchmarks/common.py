@@ -32,6 +32,7 @@ Sentences = list[list[str]]
 # The published models; "tiny" lets a script run through in a moment.
 SIZES = {
     "original": BiLMConfig(lstm_dim=4096, projection_dim=512, n_highway=2),
+    "medium": BiLMConfig(lstm_dim=2048, projection_dim=256, n_highway=1),
     "small": BiLMConfig(lstm_dim=1024, projection_dim=128, n_highway=1),
     "tiny": BiLMConfig(lstm_dim=32, projection_dim=8, n_highway=1, filters=((1, 4), (2, 8), (3, 16))),
 }

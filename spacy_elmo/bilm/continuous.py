@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Mapping
@@ -135,6 +136,14 @@ class ContinuousOutput(nn.Module):
     def stored(self) -> Mapping[str, Tensor]:
         """W (D, P) and b (D,)."""
         return {"W": self.W, "b": self.b}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ContinuousOutput:
+        # Nobody writes to the table, and it is large: copies (averaged weights) share it.
+        memo[id(self.table)] = self.table
+        copied = self.__class__.__new__(self.__class__)
+        memo[id(self)] = copied
+        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return copied
 
     def get_extra_state(self) -> Tensor:
         """The hash, in bytes: a checkpoint's state is of these vectors."""

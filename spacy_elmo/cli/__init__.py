@@ -6,6 +6,7 @@ import typer
 from spacy.cli._util import app
 
 from .convert import convert
+from .embed import embed
 from .info import info
 from .perplexity import perplexity
 from .pretrain import corpus, pretrain
@@ -23,6 +24,7 @@ elmo_cli.command("corpus", context_settings=_WITH_OVERRIDES)(corpus)
 elmo_cli.command("perplexity")(perplexity)
 elmo_cli.command("info")(info)
 elmo_cli.command("convert")(convert)
+elmo_cli.command("embed")(embed)
 app.add_typer(elmo_cli)
 
 __all__ = ["elmo_cli"]

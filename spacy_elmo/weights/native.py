@@ -36,6 +36,7 @@ from ..errors import ElmoError, WeightsError
 from .files import (
     HDF5_MAGIC,
     ZIP_MAGIC,
+    Content,
     check_weights_file,
     exists,
     is_folder,
@@ -53,7 +54,8 @@ from .folders import (
     refuse_beside_hdf5,
     refuse_beside_many_langs,
 )
-from .layout import check_shapes, checked_values, layout, start_state_shapes
+from .layout import OutputShape, check_shapes, checked_values, layout, start_state_shapes
+from .vocabulary import SOFTMAX_VOCABULARY_NAME, word_lines
 
 _CONFIG_KEY = "spacy_elmo_config"
 _VOCABULARY_KEY = "spacy_elmo_vocabulary"
@@ -65,9 +67,22 @@ _OUTPUT_LAYERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def save_native(bilm: BiLM, path: Path | str) -> None:
+class StoredOutput(NamedTuple):
+    """The output layer of pretraining, and its words.
+
+    words: that it predicts, by row. None where they are not known: then no perplexity can be measured.
+    why: they are not known; empty if they are.
+    """
+
+    softmax: OutputLayer
+    words: list[str] | None
+    why: str = ""
+
+
+def save_native(bilm: BiLM, path: Path | str, output: StoredOutput | None = None) -> None:
     """Save a biLM as a folder, made if it is not there, in place of the one of this format that it may hold.
 
+    output: the output layer of its pretraining, to lie beside it. None: one that lies there stays.
     Raises WeightsError if a weight is NaN or infinite, the folder holds a model of another format, or it cannot be
     written (`path` is a file, the disk is full, ...); then what was there stays.
     """
@@ -75,15 +90,18 @@ def save_native(bilm: BiLM, path: Path | str) -> None:
     refuse_beside_hdf5(folder)
     refuse_beside_many_langs(folder)
     tensors = _finite_tensors(bilm, str(folder))
-    write_files(
-        {
-            folder / MODEL_NAME: partial(_write, tensors=tensors, metadata=_metadata(bilm)),
-            folder / CONFIG_NAME: json_bytes(bilm.config.to_options()),
-            # None: remove that of another model that was saved here.
-            folder / VOCABULARY_NAME: None if bilm.vocabulary is None else json_bytes(bilm.vocabulary),
-            folder / CHARACTERS_NAME: None if bilm.characters is None else json_bytes(bilm.characters),
-        }
-    )
+    contents: dict[Path, Content] = {
+        folder / MODEL_NAME: partial(_write, tensors=tensors, metadata=_metadata(bilm)),
+        folder / CONFIG_NAME: json_bytes(bilm.config.to_options()),
+        # None: remove that of another model that was saved here.
+        folder / VOCABULARY_NAME: None if bilm.vocabulary is None else json_bytes(bilm.vocabulary),
+        folder / CHARACTERS_NAME: None if bilm.characters is None else json_bytes(bilm.characters),
+    }
+    if output is not None:
+        path = folder / SOFTMAX_VOCABULARY_NAME
+        contents[path] = None if output.words is None else word_lines(output.words, path)
+        contents[folder / SOFTMAX_NAME] = _softmax_content(output.softmax)
+    write_files(contents)
 
 
 def load_native(path: Path | str) -> BiLM:
@@ -155,12 +173,15 @@ def save_softmax(softmax: OutputLayer, path: Path | str) -> None:
     """
     path = Path(path)
     file = path / SOFTMAX_NAME if is_folder(path) else path
+    write_files({file: _softmax_content(softmax)})
+
+
+def _softmax_content(softmax: OutputLayer) -> Content:
     tensors = {name: tensor.detach() for name, tensor in softmax.stored().items()}
     for name, tensor in tensors.items():
         checked_values(tensor, name, "the softmax")
     output = json.dumps({"kind": softmax.kind, "settings": softmax.settings()}, sort_keys=True)
-    metadata = {_VERSION_KEY: __version__, _OUTPUT_KEY: output}
-    write_files({file: partial(_write, tensors=tensors, metadata=metadata)})
+    return partial(_write, tensors=tensors, metadata={_VERSION_KEY: __version__, _OUTPUT_KEY: output})
 
 
 def load_native_softmax(path: Path | str) -> OutputLayer:
@@ -172,26 +193,37 @@ def load_native_softmax(path: Path | str) -> OutputLayer:
     path = Path(path)
     file = path / SOFTMAX_NAME if is_folder(path) else path
     with _opened(file) as stored:
-        output = stored.output
-        if output is None:  # of the time when there was one kind
-            shape = stored.shapes.get("W", ())
-            if len(shape) != 2 or 0 in shape:
-                raise WeightsError(f"{file}: is not a softmax layer: no matrix 'W' (found: {sorted(stored.shapes)})")
-            output = {"kind": FullSoftmax.kind, "settings": {"n_words": shape[0], "width": shape[1]}}
-        try:
-            # Without numbers first: shapes are compared before anything is allocated.
-            with torch.device("meta"):
-                softmax = _OUTPUT_LAYERS[output["kind"]](**output["settings"])
-        except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-            raise WeightsError(
-                f"{file}: '{_OUTPUT_KEY}' in its header is no output layer of ours: {error!r}"
-            ) from error
-        expected = ((name, tuple(tensor.shape)) for name, tensor in softmax.stored().items())
-        check_shapes(expected, stored.shapes, str(file), "tensor")
+        softmax = _empty_output(stored, file)
         softmax.to_empty(device="cpu")
         with torch.no_grad():
             for name, place in softmax.stored().items():
                 place.copy_(checked_values(stored.read(name), name, str(file)))
+    return softmax
+
+
+def native_softmax_shape(file: Path) -> OutputShape:
+    """Sizes of the output layer in a file; its values are not read. Raises WeightsError if it has none."""
+    with _opened(file) as stored:
+        softmax = _empty_output(stored, file)
+        n_parameters = sum(tensor.numel() for tensor in softmax.stored().values())
+        return OutputShape(softmax.n_words, softmax.width, n_parameters)
+
+
+def _empty_output(stored: _Stored, file: Path) -> OutputLayer:
+    """The output layer that a file describes, without values: shapes are compared before anything is allocated."""
+    output = stored.output
+    if output is None:  # of the time when there was one kind
+        shape = stored.shapes.get("W", ())
+        if len(shape) != 2 or 0 in shape:
+            raise WeightsError(f"{file}: is not a softmax layer: no matrix 'W' (found: {sorted(stored.shapes)})")
+        output = {"kind": FullSoftmax.kind, "settings": {"n_words": shape[0], "width": shape[1]}}
+    try:
+        with torch.device("meta"):
+            softmax: OutputLayer = _OUTPUT_LAYERS[output["kind"]](**output["settings"])
+    except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        raise WeightsError(f"{file}: '{_OUTPUT_KEY}' in its header is no output layer of ours: {error!r}") from error
+    expected = ((name, tuple(tensor.shape)) for name, tensor in softmax.stored().items())
+    check_shapes(expected, stored.shapes, str(file), "tensor")
     return softmax
 
 

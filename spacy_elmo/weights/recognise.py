@@ -10,8 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
+import torch
+
 from ..bilm.model import BiLM
 from ..bilm.output_layer import OutputLayer
+from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
 from .archive import is_archive, unpacked
 from .bilm_hdf5 import load_bilm_hdf5
@@ -29,12 +32,21 @@ from .folders import (
     options_of,
     weights_of,
 )
-from .layout import listed
+from .layout import OutputShape, listed
 from .many_langs import is_many_langs, load_many_langs
-from .native import load_native, load_native_softmax
+from .native import StoredOutput, load_native, load_native_softmax, native_softmax_shape
 from .tensor_bundle import is_index
-from .tf_checkpoint import LATEST_NAME, checkpoint_of, has_index, latest_checkpoint, load_tf_checkpoint, load_tf_softmax
+from .tf_checkpoint import (
+    LATEST_NAME,
+    checkpoint_of,
+    has_index,
+    latest_checkpoint,
+    load_tf_checkpoint,
+    load_tf_softmax,
+    tf_softmax_shape,
+)
 from .token_embeddings import is_token_embeddings, load_token_embeddings
+from .vocabulary import SOFTMAX_VOCABULARY_NAME, SPECIAL_WORDS, bilm_tf_words, check_vocabulary, load_vocabulary
 
 Family = Literal["spacy-elmo", "bilm-tf HDF5", "bilm-tf checkpoint", "bilm-tf token embeddings", "ELMoForManyLangs"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -47,14 +59,21 @@ _MANY_LANGS_SUFFIXES = (".pkl", ".dic", ".json")
 class Found:
     """Weights that were recognised, and not read yet.
 
-    family: what they are. path: the file or folder that holds them.
+    family: what they are. path: the file or folder that holds them; of an archive, the archive.
+    folder: where what belongs to them lies, such as a vocabulary; of an archive, while it is unpacked.
     load: reads the biLM. load_softmax: reads the output layer of its pretraining; None where there is none.
+    softmax_shape: sizes of that layer, without its values; None for a checkpoint that was saved without it.
+    softmax_words: its words, by row, from the vocabulary in the folder; takes V.
+    All raise WeightsError for what is missing, broken or inconsistent.
     """
 
     family: Family
     path: Path
+    folder: Path
     load: Callable[[], BiLM]
     load_softmax: Callable[[], OutputLayer] | None = None
+    softmax_shape: Callable[[], OutputShape | None] | None = None
+    softmax_words: Callable[[int], list[str]] | None = None
 
 
 @contextmanager
@@ -98,6 +117,38 @@ def load_bilm(path: Path | str, weights: Path | str | None = None) -> BiLM:
     """
     with recognised(path, weights) as found:
         return found.load()
+
+
+def load_output_layer(found: Found) -> StoredOutput | None:
+    """The output layer of weights that were recognised, with its vocabulary where that lies beside.
+
+    The special words come first, as our own format has it: their rows are moved. A vocabulary that does not fit is not
+    used: `why` says what is wrong with it.
+    RETURNS: None where the weights have no output layer.
+    Raises WeightsError for an output layer that is broken or inconsistent.
+    """
+    if found.load_softmax is None or found.softmax_words is None or found.softmax_shape is None:
+        return None
+    if found.softmax_shape() is None:
+        return None
+    softmax = found.load_softmax()
+    if softmax.n_words is None:
+        return StoredOutput(softmax, None, "it predicts vectors, not words")
+    try:
+        words = found.softmax_words(softmax.n_words)
+        if len(words) != softmax.n_words:
+            raise WeightsError(f"the vocabulary beside it has {len(words)} words for its {softmax.n_words} rows")
+        rows = sorted(range(len(words)), key=lambda row: SPECIAL_WORDS.get(words[row], len(SPECIAL_WORDS)))
+        # Only bilm-tf's, which are full ones, come in another order.
+        words = [words[row] for row in rows] if isinstance(softmax, FullSoftmax) else words
+        check_vocabulary(words, found.folder)
+    except WeightsError as error:
+        return StoredOutput(softmax, None, str(error))
+    if isinstance(softmax, FullSoftmax) and rows != list(range(len(rows))):
+        with torch.no_grad():
+            softmax.W.copy_(softmax.W[rows])
+            softmax.b.copy_(softmax.b[rows])
+    return StoredOutput(softmax, words)
 
 
 def load_softmax(path: Path | str) -> OutputLayer:
@@ -196,26 +247,36 @@ def _pair(options: Path, weights: Path) -> Found:
 
 def _native(file: Path) -> Found:
     softmax = file.with_name(SOFTMAX_NAME)
-    load_softmax = partial(load_native_softmax, softmax) if exists(softmax) else None
-    return Found(family="spacy-elmo", path=file, load=partial(load_native, file), load_softmax=load_softmax)
+    found = Found(family="spacy-elmo", path=file, folder=file.parent, load=partial(load_native, file))
+    if not exists(softmax):
+        return found
+    return replace(
+        found,
+        load_softmax=partial(load_native_softmax, softmax),
+        softmax_shape=partial(native_softmax_shape, softmax),
+        softmax_words=partial(load_vocabulary, file.with_name(SOFTMAX_VOCABULARY_NAME)),
+    )
 
 
 def _hdf5(options: Path, file: Path) -> Found:
     if check_weights_file(file).startswith(HDF5_MAGIC) and is_token_embeddings(file):
         weights = weights_of(options.parent, options, besides=file)
         load = partial(load_token_embeddings, options, weights, file)
-        return Found(family="bilm-tf token embeddings", path=file, load=load)
-    return Found(family="bilm-tf HDF5", path=file, load=partial(load_bilm_hdf5, options, file))
+        return Found(family="bilm-tf token embeddings", path=file, folder=file.parent, load=load)
+    return Found(family="bilm-tf HDF5", path=file, folder=file.parent, load=partial(load_bilm_hdf5, options, file))
 
 
 def _checkpoint(options: Path, prefix: Path) -> Found:
     return Found(
         family="bilm-tf checkpoint",
         path=prefix,
+        folder=prefix.parent,
         load=partial(load_tf_checkpoint, options, prefix),
         load_softmax=partial(load_tf_softmax, prefix),
+        softmax_shape=partial(tf_softmax_shape, prefix),
+        softmax_words=partial(bilm_tf_words, prefix.parent),
     )
 
 
 def _many_langs(folder: Path) -> Found:
-    return Found(family="ELMoForManyLangs", path=folder, load=partial(load_many_langs, folder))
+    return Found(family="ELMoForManyLangs", path=folder, folder=folder, load=partial(load_many_langs, folder))

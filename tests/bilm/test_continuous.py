@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -221,6 +222,19 @@ def test_vectors_are_no_weights() -> None:
     changed = ContinuousOutput(**{**layer.settings(), "sha256": "cd" * 32})
     with pytest.raises(ElmoError, match=r"\(SHA-256 cdcdcdcdcdcd\) are not those .* \(abababababab\)"):
         changed.load_state_dict(layer.state_dict())
+
+
+def test_copies_share_the_vectors_and_nothing_else() -> None:
+    layer = made()
+    copied = copy.deepcopy(layer)
+    assert copied.table is layer.table
+    assert copied.W is not layer.W
+    assert torch.equal(copied.W, layer.W)
+    hidden, targets = examples(8)
+    assert torch.equal(copied.target_losses(hidden, targets), layer.target_losses(hidden, targets))
+    with torch.no_grad():
+        copied.W.zero_()
+    assert (layer.W != 0).all()
 
 
 def test_initial_values() -> None:

@@ -268,6 +268,18 @@ def test_the_step_of_continuous_outputs_is_the_formula(objective_config: Callabl
         assert losses_of(tmp_path / "out")[0][name] == pytest.approx(np.mean(distances), rel=1e-4)
 
 
+@pytest.mark.parametrize("name", ["sampled, tied", "cosine"])
+def test_averages_and_parts_of_a_step(objective_config: Callable[..., Any], tmp_path: Path, name: str) -> None:
+    more = {"training__ema": 0.9, "training__accumulate": 2, "training__rows": 2}
+    config = objective_config(name, training__max_steps=12, **more)
+    result, _ = run(config, tmp_path / "whole")
+    run(objective_config(name, training__max_steps=10, **more), tmp_path / "parts")
+    assert run(config, tmp_path / "parts", resume=True)[0] == result
+    for file in ("model.safetensors", "softmax.safetensors"):
+        found, expected = (tmp_path / folder / "model-last" / file for folder in ("parts", "whole"))
+        assert found.read_bytes() == expected.read_bytes()
+
+
 def test_the_plan_and_the_table_say_what_is_predicted(objective_config: Callable[..., Any], tmp_path: Path) -> None:
     for name, expected in {
         "adaptive": "softmax     144 parameters, 6 words and clusters of 4, 8\n",
