@@ -62,8 +62,9 @@ def convert(
         typer.echo(f"{family}: {source}")
         typer.echo(f"{to.value}: {target}")
         if output is not None:
-            typer.echo(f"with its softmax over {len(output.softmax.b):,} words")
-            if output.words is None:
+            n_words = output.softmax.n_words
+            typer.echo("with its output layer" if n_words is None else f"with its softmax over {n_words:,} words")
+            if output.words is None and n_words is not None:
                 warn(f"The softmax has no vocabulary: {output.why}")
         if words is not None:
             rows = save_token_embeddings(bilm, words, target)

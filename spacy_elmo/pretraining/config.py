@@ -20,6 +20,7 @@ from thinc.api import Config, Optimizer
 
 from ..bilm.config import BiLMConfig
 from ..errors import ElmoError, PretrainingError
+from .objectives import TIE_NEEDS_WORDS
 from .schedules import SCHEDULES
 
 Reader = Callable[[Language], Iterator[Doc]]
@@ -32,6 +33,8 @@ FIXED_KEYS = (
     "vocabulary",
     "model",
     "objective.@misc",
+    "objective.cutoffs",
+    "objective.loss",
     "optimizer.@misc",
     "optimizer.name",
     "optimizer.settings.amsgrad",
@@ -234,6 +237,8 @@ def resolve(config: Config) -> tuple[Settings, Config]:
             '@misc = "spacy-elmo.adamw.v1", "spacy-elmo.adagrad.v1" or "spacy-elmo.torch_optimizer.v1"'
         )
     _check_model_keys(settings.model)
+    if filled["objective"].get("tie_weights") and settings.bilm_config(1).filters is not None:
+        raise PretrainingError(TIE_NEEDS_WORDS)
     schedule = filled.get("training", {}).get("schedule", TrainingSettings().schedule)  # a block stays a block
     defaults = settings.model_dump(
         include={"paths", "system", "nlp", "vocabulary", "training"}, exclude={"training": {"schedule"}}

@@ -22,7 +22,7 @@ from thinc.api import Config
 
 from .. import __version__
 from ..bilm.model import BiLM
-from ..bilm.softmax import FullSoftmax
+from ..bilm.output_layer import OutputLayer
 from ..errors import PretrainingError
 from ..weights.native import save_native, save_softmax
 from ..weights.vocabulary import save_vocabulary
@@ -35,8 +35,9 @@ from .checkpoint import (
     save_checkpoint,
 )
 from .config import Settings, changed_keys, resolve
+from .objectives import check_objective, output_layer, prediction_targets
 from .output import BEST, CHECKPOINT, LAST, LOSSES, LossesFile, check_output, losses_until, own_output
-from .perplexity import Perplexity, perplexity
+from .perplexity import Evaluation, evaluate
 from .plan import make_plan
 from .precision import onednn_products
 from .prepare import Corpora, blank_pipeline, dev_sentences, prepare_corpora
@@ -49,13 +50,13 @@ class PretrainingResult:
     """How a run ended.
 
     step (int): updates done, those before a resume included.
-    dev (Perplexity | None): of the last evaluation; None if the run was not started (dry run).
+    dev (Evaluation | None): perplexity or loss of the last evaluation; None if the run was not started (dry run).
     best_step (int | None): the step of the model in ``model-best``.
     stopped_by (int | None): the signal that stopped the run early.
     """
 
     step: int
-    dev: Perplexity | None = None
+    dev: Evaluation | None = None
     best_step: int | None = None
     stopped_by: int | None = None
 
@@ -88,6 +89,7 @@ def pretrain(
     device = _device(settings.system.gpu_id)
     if training.precision == "float16" and device.type == "cpu":
         raise PretrainingError("training.precision float16 is for GPUs: on the CPU take bfloat16 or float32")
+    check_objective(settings.objective)
 
     with ExitStack() as stack:
         # Refuse what cannot work before the corpora are read.
@@ -108,26 +110,27 @@ def pretrain(
             )
         vocabulary = corpora.vocabulary
         tokens_per_step = training.step_rows * training.unroll_steps
+        stack.enter_context(_out_of_memory_explained(config, output))
+        targets = prediction_targets(settings.objective, corpora)
         stream = Stream(
             corpora.train,
-            vocabulary,
+            targets,
             rows=training.step_rows,
             unroll_steps=training.unroll_steps,
             seed=settings.system.seed,
         )
 
-        stack.enter_context(_out_of_memory_explained(config, output))
-        # The model: the biLM, the softmax of its training, and their optimizer.
+        # The model: the biLM, the output layer of its training, and their optimizer.
         bilm_config = settings.bilm_config(len(vocabulary))
         bilm = BiLM(bilm_config, vocabulary=vocabulary.words if bilm_config.filters is None else None)
-        softmax = settings.objective(len(vocabulary), bilm_config.projection_dim)
         bilm.initialize(settings.system.seed).to(device)
+        softmax = output_layer(settings.objective, targets, bilm, len(vocabulary))
         softmax.initialize(settings.system.seed)
         softmax.to(device)
         optimizer = settings.optimizer([*bilm.parameters(), *softmax.parameters()])
 
         products = stack.enter_context(onednn_products(training.onednn and device.type == "cpu"))
-        print(make_plan(settings, corpora, stream, bilm, softmax, products), file=stdout, flush=True)
+        print(make_plan(settings, corpora, stream, bilm, softmax, targets, products), file=stdout, flush=True)
         if dry_run:
             return PretrainingResult(step=0)
 
@@ -187,19 +190,22 @@ def pretrain(
             # Evaluate: at the start, every so often, and at the end.
             due = step % training.eval_frequency == 0 or step == training.max_steps
             if info is None or (due and info["step"] < step):
-                dev = perplexity(*training_step.shown, vocabulary.words, sentences)
+                dev = evaluate(*training_step.shown, targets, sentences)
                 if not math.isfinite(dev.joint):
-                    raise PretrainingError(f"the dev perplexity at step {step} is not finite. {_kept(output)}")
-                training_step.evaluated(-dev.bits_per_word)
+                    raise PretrainingError(f"the dev {dev.name} at step {step} is not finite. {_kept(output)}")
+                training_step.evaluated(dev.score)
                 # The untrained model is measured, but is never the best one.
-                if step > 0 and -dev.bits_per_word > best["score"]:
-                    best = {"score": -dev.bits_per_word, "step": step}
+                if step > 0 and dev.score > best["score"]:
+                    best = {"score": dev.score, "step": step}
                 info = {
                     "epoch": step // stream.steps_per_epoch,
                     "step": step,
-                    "score": -dev.bits_per_word,
+                    "score": dev.score,
                     "losses": {"bilm": math.fsum(recent) / len(recent)} if recent else {},
-                    "other_scores": _scores(dev, len(recent) * tokens_per_step / recent_seconds if recent else 0.0),
+                    "other_scores": {
+                        **dev.scores(),
+                        "tokens_per_second": len(recent) * tokens_per_step / recent_seconds if recent else 0.0,
+                    },
                     "checkpoints": [(best["score"], best["step"])],
                     "seconds": int(seconds),
                     "seconds_left": (training.max_steps - step) * recent_seconds / len(recent) if recent else None,
@@ -331,22 +337,8 @@ def _kept(output: Path) -> str:
     return f"The last good state is kept in {found}" if found else "There was no checkpoint yet"
 
 
-def _scores(dev: Perplexity, tokens_per_second: float) -> dict[str, float]:
-    return {
-        "forward_perplexity": dev.forward,
-        "backward_perplexity": dev.backward,
-        "joint_perplexity": dev.joint,
-        "n_targets": dev.n_targets,
-        "tokens_per_second": tokens_per_second,
-    }
-
-
-def _dev_of(info: Mapping[str, Any] | None) -> Perplexity | None:
-    if info is None:
-        return None
-    scores = info["other_scores"]
-    names = ("forward", "backward", "joint")
-    return Perplexity(n_targets=scores["n_targets"], **{name: scores[f"{name}_perplexity"] for name in names})
+def _dev_of(info: Mapping[str, Any] | None) -> Evaluation | None:
+    return None if info is None else Evaluation.from_scores(info["other_scores"])
 
 
 def _nlp_of(config: Config) -> Language:
@@ -365,7 +357,7 @@ def _nlp_of(config: Config) -> Language:
 
 
 def _save_model(
-    folder: Path, bilm: BiLM, softmax: FullSoftmax, vocabulary: Sequence[str], config: Config, meta: Mapping[str, Any]
+    folder: Path, bilm: BiLM, softmax: OutputLayer, vocabulary: Sequence[str], config: Config, meta: Mapping[str, Any]
 ) -> None:
     with replaced_folder(folder) as new:
         save_native(bilm, new)

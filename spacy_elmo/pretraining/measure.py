@@ -11,13 +11,13 @@ import torch
 
 from ..bilm.matmul import Precision, checked_precision
 from ..bilm.model import BiLM
-from ..bilm.softmax import FullSoftmax
+from ..bilm.output_layer import OutputLayer
 from ..errors import WeightsError
 from ..weights import Found, recognised
 from ..weights.files import read_json
 from .config import NlpSettings, load_config, resolve
 from .corpus import encode_corpus
-from .perplexity import Perplexity, perplexities
+from .perplexity import Perplexity, check_has_perplexity, perplexities
 from .prepare import blank_pipeline, prepare_corpora
 from .raw_text import raw_text, sentence_lines
 
@@ -102,7 +102,7 @@ def measure(
     )
 
 
-def _output_layer(model: Path, found: Found, bilm: BiLM) -> tuple[FullSoftmax, list[str]]:
+def _output_layer(model: Path, found: Found, bilm: BiLM) -> tuple[OutputLayer, list[str]]:
     """The softmax and its words, compared with each other and the biLM."""
     if found.load_softmax is None or found.softmax_words is None:
         raise WeightsError(
@@ -111,7 +111,9 @@ def _output_layer(model: Path, found: Found, bilm: BiLM) -> tuple[FullSoftmax, l
             "checkpoints with their vocabulary; HDF5 files, token embeddings and models of ELMoForManyLangs do not"
         )
     softmax = found.load_softmax()
-    rows, width = softmax.W.shape
+    check_has_perplexity(softmax)
+    rows, width = softmax.n_words, softmax.width
+    assert rows is not None
     words = found.softmax_words(rows)
     if rows != len(words):
         raise WeightsError(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..bilm.buffers import Buffers
 from ..bilm.model import BiLM, BiLMState
-from ..bilm.softmax import FullSoftmax
+from ..bilm.output_layer import OutputLayer
 from ..errors import PretrainingError
 from .averaging import Averages
 from .checkpoint import Checkpoint
@@ -90,7 +90,7 @@ class TrainingStep:
         self,
         *,
         bilm: BiLM,
-        softmax: FullSoftmax,
+        softmax: OutputLayer,
         optimizer: torch.optim.Optimizer,
         types: Sequence[str],
         settings: TrainingSettings,
@@ -211,7 +211,7 @@ class TrainingStep:
             self._averages.update(step)
 
     @property
-    def shown(self) -> tuple[BiLM, FullSoftmax]:
+    def shown(self) -> tuple[BiLM, OutputLayer]:
         """The model to evaluate and to save: with averaged weights, where there are any."""
         if self._averages is None:
             return self.bilm, self.softmax

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import CorpusError, PretrainingError
 from .corpus import BOS_TYPE, EOS_TYPE, EncodedCorpus
-from .vocabulary import Vocabulary
+from .vectors import Targets
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Window:
     type_rows: (U,) int64, the distinct corpus types that are read, sorted; each is encoded once.
     forward: (B, T) int64, inputs of the forward direction, as positions in `type_rows`.
     backward: (B, T) int64, the same for the backward direction.
-    forward_targets: (B, T) int64, vocabulary ids of what is to be predicted.
+    forward_targets: (B, T) int64, ids of what is to be predicted.
     backward_targets: (B, T) int64, the same for the backward direction.
     starts: (B, T) bool, where a sentence begins, in both directions.
     """
@@ -42,12 +42,10 @@ class Stream:
     Memory: eight bytes a sentence and a few arrays of the number of documents and of types; words stay on disk.
     """
 
-    def __init__(
-        self, corpus: EncodedCorpus, vocabulary: Vocabulary, *, rows: int, unroll_steps: int, seed: int
-    ) -> None:
+    def __init__(self, corpus: EncodedCorpus, targets: Targets, *, rows: int, unroll_steps: int, seed: int) -> None:
         """Prepare the windows.
 
-        rows: B. unroll_steps: T. seed: of the orders of the documents.
+        targets: what is predicted of each type. rows: B. unroll_steps: T. seed: of the orders of the documents.
         RAISES: CorpusError if the corpus does not fill one window.
         """
         if rows < 1 or unroll_steps < 1:
@@ -56,7 +54,7 @@ class Stream:
         self.unroll_steps = unroll_steps
         self.seed = seed
         self._ids = corpus.ids
-        self._targets = vocabulary.ids(corpus.types)
+        self._targets = targets.ids(corpus.types)
         # In the order of the corpus: at which step each sentence begins. Each one before adds a step to its words.
         self._sentence_steps = np.asarray(corpus.sentence_starts) + np.arange(len(corpus.sentence_starts))
         self._document_steps = self._sentence_steps[np.asarray(corpus.document_starts)]

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import torch
 
 from ..bilm.model import BiLM
+from ..bilm.output_layer import OutputLayer
 from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
 from .archive import is_archive, unpacked
@@ -31,9 +32,9 @@ from .folders import (
     options_of,
     weights_of,
 )
-from .layout import listed
+from .layout import OutputShape, listed
 from .many_langs import is_many_langs, load_many_langs
-from .native import OutputLayer, load_native, load_native_softmax, native_softmax_shape
+from .native import StoredOutput, load_native, load_native_softmax, native_softmax_shape
 from .tensor_bundle import is_index
 from .tf_checkpoint import (
     LATEST_NAME,
@@ -61,7 +62,7 @@ class Found:
     family: what they are. path: the file or folder that holds them; of an archive, the archive.
     folder: where what belongs to them lies, such as a vocabulary; of an archive, while it is unpacked.
     load: reads the biLM. load_softmax: reads the output layer of its pretraining; None where there is none.
-    softmax_shape: (V, P) of that layer, without its values; None for a checkpoint that was saved without it.
+    softmax_shape: sizes of that layer, without its values; None for a checkpoint that was saved without it.
     softmax_words: its words, by row, from the vocabulary in the folder; takes V.
     All raise WeightsError for what is missing, broken or inconsistent.
     """
@@ -70,8 +71,8 @@ class Found:
     path: Path
     folder: Path
     load: Callable[[], BiLM]
-    load_softmax: Callable[[], FullSoftmax] | None = None
-    softmax_shape: Callable[[], tuple[int, int] | None] | None = None
+    load_softmax: Callable[[], OutputLayer] | None = None
+    softmax_shape: Callable[[], OutputShape | None] | None = None
     softmax_words: Callable[[int], list[str]] | None = None
 
 
@@ -118,7 +119,7 @@ def load_bilm(path: Path | str, weights: Path | str | None = None) -> BiLM:
         return found.load()
 
 
-def load_output_layer(found: Found) -> OutputLayer | None:
+def load_output_layer(found: Found) -> StoredOutput | None:
     """The output layer of weights that were recognised, with its vocabulary where that lies beside.
 
     The special words come first, as our own format has it: their rows are moved. A vocabulary that does not fit is not
@@ -131,23 +132,26 @@ def load_output_layer(found: Found) -> OutputLayer | None:
     if found.softmax_shape() is None:
         return None
     softmax = found.load_softmax()
+    if softmax.n_words is None:
+        return StoredOutput(softmax, None, "it predicts vectors, not words")
     try:
-        words = found.softmax_words(len(softmax.b))
-        if len(words) != len(softmax.b):
-            raise WeightsError(f"the vocabulary beside it has {len(words)} words for its {len(softmax.b)} rows")
+        words = found.softmax_words(softmax.n_words)
+        if len(words) != softmax.n_words:
+            raise WeightsError(f"the vocabulary beside it has {len(words)} words for its {softmax.n_words} rows")
         rows = sorted(range(len(words)), key=lambda row: SPECIAL_WORDS.get(words[row], len(SPECIAL_WORDS)))
-        words = [words[row] for row in rows]
+        # Only bilm-tf's, which are full ones, come in another order.
+        words = [words[row] for row in rows] if isinstance(softmax, FullSoftmax) else words
         check_vocabulary(words, found.folder)
     except WeightsError as error:
-        return OutputLayer(softmax, None, str(error))
-    if rows != list(range(len(rows))):
+        return StoredOutput(softmax, None, str(error))
+    if isinstance(softmax, FullSoftmax) and rows != list(range(len(rows))):
         with torch.no_grad():
             softmax.W.copy_(softmax.W[rows])
             softmax.b.copy_(softmax.b[rows])
-    return OutputLayer(softmax, words)
+    return StoredOutput(softmax, words)
 
 
-def load_softmax(path: Path | str) -> FullSoftmax:
+def load_softmax(path: Path | str) -> OutputLayer:
     """The output layer of pretraining: ours, or that in a TensorFlow checkpoint of bilm-tf.
 
     path: a file that `save_softmax` wrote, the folder that has it, or a checkpoint, as `load_bilm` takes it.

@@ -16,7 +16,8 @@ import torch
 from typer.testing import Result
 
 from spacy_elmo import BiLM, BiLMConfig, load_bilm, save_bilm
-from spacy_elmo.weights import summary
+from spacy_elmo.bilm import AdaptiveSoftmax, ContinuousOutput
+from spacy_elmo.weights import load_softmax, save_softmax, summary
 from tests.weights.many_langs_folder import write_model as write_many_langs_model
 from tests.weights.writers import Model, files_of, write_checkpoint_model, write_hdf5_model, write_zip
 
@@ -195,3 +196,30 @@ def test_what_is_lost_is_said(call: Call, tmp_path: Path) -> None:
     assert "no place for the start state of these weights" in " ".join(result.output.split())
     result = call("convert", tmp_path / "warm", tmp_path / "native")
     assert "start state" not in result.output
+
+
+def test_output_layers_of_other_kinds(call: Call, model: Path, tmp_path: Path) -> None:
+    source = tmp_path / "model"
+    source.mkdir()
+    for file in model.iterdir():
+        (source / file.name).write_bytes(file.read_bytes())
+    rows = len(load_softmax(model).stored()["b"])
+    width = load_bilm(model).config.projection_dim
+
+    def lines(*arguments: Any) -> str:
+        result = call(*arguments)
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())
+
+    adaptive = AdaptiveSoftmax(rows, width, cutoffs=[3], div_value=2.0).initialize(0)
+    save_softmax(adaptive, source)
+    n_parameters = width * (3 + 1) + width * (width // 2) + (width // 2) * (rows - 3)
+    assert f"softmax over {rows} words, {n_parameters} parameters more vocabulary" in lines("info", source)
+    assert f"with its softmax over {rows} words" in lines("convert", source, tmp_path / "adaptive")
+    assert type(load_softmax(tmp_path / "adaptive")) is AdaptiveSoftmax
+    save_softmax(ContinuousOutput(30, width).initialize(0), source)
+    n_parameters = 30 * (width + 1)
+    expected = f"softmax none: {n_parameters} parameters that predict vectors, so no perplexity can be measured"
+    assert expected in lines("info", source)
+    assert "with its output layer" in lines("convert", source, tmp_path / "continuous")
+    assert type(load_softmax(tmp_path / "continuous")) is ContinuousOutput

@@ -47,7 +47,7 @@ SAVES: dict[str, tuple[Callable[[bool, Path], object], Callable[[Path], torch.Te
     ),
     "softmax": (
         lambda large, folder: save_softmax(FullSoftmax(5000 if large else 5, 8).initialize(0), folder),
-        lambda folder: load_softmax(folder).W,
+        lambda folder: load_softmax(folder).stored()["W"],
     ),
     "token embeddings": (
         lambda large, folder: save_token_embeddings(

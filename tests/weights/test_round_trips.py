@@ -177,8 +177,8 @@ def test_the_softmax_of_a_checkpoint_goes_along(tmp_path: Path) -> None:
     assert again is not None
     assert again.words is None
     assert "vocabulary.txt: no such file" in again.why
-    np.testing.assert_array_equal(again.softmax.W.detach().numpy(), model.softmax["W"])
-    np.testing.assert_array_equal(again.softmax.b.detach().numpy(), model.softmax["b"])
+    np.testing.assert_array_equal(again.softmax.stored()["W"].detach().numpy(), model.softmax["W"])
+    np.testing.assert_array_equal(again.softmax.stored()["b"].detach().numpy(), model.softmax["b"])
     (source / "vocab.txt").write_text("\n".join(VOCABULARY), encoding="utf-8")
     with recognised(convert()) as found:
         again = load_output_layer(found)
@@ -205,7 +205,9 @@ def test_special_words_come_first_with_their_rows(tmp_path: Path) -> None:
         output = load_output_layer(found)
     assert output is not None
     assert output.words == VOCABULARY
-    for word, row, bias in zip(output.words, output.softmax.W.detach(), output.softmax.b.detach(), strict=True):
+    for word, row, bias in zip(
+        output.words, output.softmax.stored()["W"].detach(), output.softmax.stored()["b"].detach(), strict=True
+    ):
         np.testing.assert_array_equal(row.numpy(), model.softmax["W"][words.index(word)])
         assert bias == model.softmax["b"][words.index(word)]
     # Our own format has each word once.
