@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import spacy
 import srsly
-from spacy.attrs import IS_PUNCT, IS_SPACE, ORTH  # type: ignore[import-not-found]
+from spacy.attrs import IS_PUNCT, IS_SPACE, ORTH, SENT_START  # type: ignore[import-not-found]
 from spacy.language import Language
 from spacy.pipeline import Sentencizer
 from spacy.strings import StringStore, hash_string  # type: ignore[attr-defined]
@@ -48,13 +48,15 @@ def corpus_key(reader: Callable[[Language], Iterator[Doc]], nlp: Language, *, se
     """Identify what encoding `reader` with `nlp` will give, for `encode_corpus`.
 
     reader: its ``fingerprint()`` is asked where it has one (RawText: names, sizes and times of the files).
-    nlp: language, tokenizer and spaCy's version count.
+    nlp: language, tokenizer (of a saved pipeline: its rules too) and spaCy's version count.
     settings: anything else that counts, as JSON data; for a reader without ``fingerprint`` its config block.
     RETURNS: a hex digest.
     """
     fingerprint = getattr(reader, "fingerprint", None)
     about_reader = fingerprint() if fingerprint is not None else type(reader).__qualname__
     about_nlp = [spacy.__version__, nlp.lang, nlp.config["nlp"]["tokenizer"]]
+    if nlp.path is not None:
+        about_nlp.append(_digest(nlp.to_bytes(exclude=["vocab", "meta.json", "config.cfg", *nlp.component_names])))
     return _digest(json.dumps([_FORMAT, about_nlp, about_reader, settings], sort_keys=True).encode("utf8"))
 
 
@@ -69,18 +71,19 @@ def sentences_of(doc: Doc) -> list[list[str]]:
 def split_sentences(doc: Doc) -> tuple[np.ndarray, np.ndarray, int]:
     """Split a Doc into sentences of words; nothing is set on the Doc.
 
-    A sentence begins where spaCy's ``Sentencizer().predict`` says and after a white space token with a line break.
-    White space tokens are then dropped, and sentences left without words.
+    A Doc with sentence boundaries of its own (any token's ``is_sent_start`` is set) keeps these. In others a sentence
+    begins where spaCy's ``Sentencizer().predict`` says and after a white space token with a line break. White space
+    tokens are then dropped, and sentences left without words.
 
     The Sentencizer's rule in one pass over arrays: among the tokens that are neither punctuation nor a sentence end
     (`.`, `!`, `?`, ...), one begins a sentence if a sentence end stands between it and the one before it.
 
     RETURNS: hashes of the words (n_words,) uint64, in order; lengths of the sentences (n_sentences,) int64, all >= 1;
-        the number of lines that hold words.
+        the number of lines that hold words (of sentences, where the Doc has its own).
     """
     if not len(doc):
         return np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64), 0
-    columns = doc.to_array([ORTH, IS_SPACE, IS_PUNCT])
+    columns = doc.to_array([ORTH, IS_SPACE, IS_PUNCT, SENT_START])
     orths = np.ascontiguousarray(columns[:, 0])
     is_space = columns[:, 1] != 0
     nearest = np.minimum(np.searchsorted(_SENTENCE_ENDS, orths), len(_SENTENCE_ENDS) - 1)
@@ -95,6 +98,9 @@ def split_sentences(doc: Doc) -> tuple[np.ndarray, np.ndarray, int]:
         for orth in set(orths[is_space].tolist()):
             if not _LINE_BREAKS.isdisjoint(strings[orth]):
                 breaks[1:] |= orths == orth
+    if columns[1:, 3].any():  # 1 begins a sentence, -1 does not, 0 is not set; the first token's says nothing
+        begins[:-1] = columns[:, 3] == 1
+        breaks = begins
     is_word = ~is_space
     sentence = np.cumsum(begins | breaks)[:-1][is_word]
     starts = np.flatnonzero(np.diff(sentence, prepend=-1))

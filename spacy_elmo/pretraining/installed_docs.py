@@ -29,7 +29,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ..errors import CorpusError
-from .raw_text import limited
+from .raw_text import checked_limit, limited
 
 STANDARD_LIBRARY = "python"
 # What spaCy and torch bring along. The first in this order keeps a paragraph that several have.
@@ -67,8 +67,7 @@ class InstalledDocs:
     def __init__(self, split: Literal["train", "dev"] = "train", *, limit_words: int = 0) -> None:
         if split not in ("train", "dev"):
             raise CorpusError(f"split is {split!r}: give 'train' or 'dev'")
-        if limit_words < 0:
-            raise CorpusError(f"limit_words is {limit_words}: give the number of words to read, or 0 for all")
+        checked_limit(limit_words)
         self.split = split
         self.limit_words = limit_words
 

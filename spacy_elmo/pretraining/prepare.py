@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import spacy
 from spacy import Language
 from spacy.tokens import Doc, DocBin
 from thinc.api import Config
@@ -20,6 +19,8 @@ from ..errors import CorpusError, PretrainingError
 from .config import Reader, Settings
 from .corpus import EncodedCorpus, corpus_key, encode_corpus
 from .installed_docs import InstalledDocs, installed_docs_versions
+from .notes import Notes
+from .texts import pipeline
 from .vocabulary import Vocabulary, build_vocabulary
 
 # Dev sentences are drawn with this seed whatever the run's is, so that two runs are measured on the same ones.
@@ -55,7 +56,7 @@ def prepare_corpora(settings: Settings, config: Config, *, stderr: IO[str] | Non
     Raises CorpusError for text that cannot be read, or too little of it; PretrainingError for a language or a cache
     folder that does not work.
     """
-    nlp = blank_pipeline(settings.nlp.lang)
+    nlp = pipeline(settings.nlp)
     cache = Path(settings.paths.cache)
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -67,20 +68,26 @@ def prepare_corpora(settings: Settings, config: Config, *, stderr: IO[str] | Non
         dev = _encoded(cache, "dev", _key(settings.corpora.dev, nlp, blocks["dev"]), settings.corpora.dev(nlp), stderr)
         train_key = _key(settings.corpora.train, nlp, blocks["train"])
         train = _encoded(cache, "train", train_key, settings.corpora.train(nlp), stderr)
+        _tell_notes("dev", settings.corpora.dev, dev, stderr)
     else:
         train, dev = _split(cache, settings, nlp, blocks["train"], stderr)
+    _tell_notes("train", settings.corpora.train, train, stderr)
     vocabulary = build_vocabulary(train, settings.vocabulary.max_words, settings.vocabulary.min_count)
     readers = (settings.corpora.train, settings.corpora.dev)
     versions = installed_docs_versions() if any(isinstance(reader, InstalledDocs) for reader in readers) else {}
     return Corpora(train=train, dev=dev, vocabulary=vocabulary, versions=versions)
 
 
-def blank_pipeline(lang: str) -> Language:
-    """The pipeline whose tokenizer cuts text into words. Raises PretrainingError for a language that does not work."""
-    try:
-        return spacy.blank(lang)
-    except Exception as error:  # what a language needs, and raises without it, is its own matter
-        raise PretrainingError(f"spaCy has no tokenizer for the language {lang!r} here: {error}") from error
+def _tell_notes(name: str, reader: Reader, corpus: EncodedCorpus, stderr: IO[str]) -> None:
+    """Print what reading left out or cut, now or when the corpus was put into the cache, and keep it in its meta."""
+    notes = getattr(reader, "notes", None)
+    if isinstance(notes, Notes) and notes.found:
+        notes.save(corpus.folder)
+    notes = Notes.load(corpus.folder)
+    if notes.found:
+        corpus.meta["notes"] = {what: n for what, (n, _) in notes.found.items()}
+    for line in notes.lines():
+        print(f"{name}: {line}", file=stderr, flush=True)
 
 
 def dev_sentences(corpus: EncodedCorpus, max_tokens: int) -> list[list[str]]:
@@ -105,7 +112,7 @@ def _split(
 
     def train_docs() -> Iterator[Doc]:
         nonlocal held_out
-        aside, n_documents = DocBin(attrs=["ORTH", "SPACY"]), 0
+        aside, n_documents = DocBin(attrs=["ORTH", "SPACY", "SENT_START"]), 0
         for doc in reader(nlp):
             text = doc.text
             if not text or text.isspace():
