@@ -115,7 +115,7 @@ def _read_jsonl(path: Path, nlp: Language, layout: Layout, damage: Damage) -> It
                 f"lines skipped: neither '{layout.field}' nor 'tokens'",
                 where,
                 f'{where}: neither {{"{layout.field}": "..."}} nor {{"tokens": ["...", ...]}}. Give each document as a '
-                "JSON object with one of them, or say with 'field' which one holds the text",
+                "JSON object with one of them, name the one with the text in 'field', or set errors = 'skip'",
             )
         elif has_nul(document):
             advice = "Remove it, or set errors = 'skip'"

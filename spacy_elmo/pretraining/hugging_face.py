@@ -86,9 +86,8 @@ class HuggingFace:
         files = sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []
         status = [[file.as_posix(), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
         arguments = {key: value for key, value in self.arguments.items() if key != "streaming"}
-        return json.dumps(
-            ["HuggingFace", arguments, self.column, self.limit_words, self.errors, status], sort_keys=True
-        )
+        how = [arguments, self.column, self.limit_words, self.errors]
+        return json.dumps(["HuggingFace", how, status], sort_keys=True)
 
     def _read(self, nlp: Language) -> Iterator[Text]:
         try:
@@ -122,20 +121,15 @@ class HuggingFace:
             where = f"{self._named()}, row {number}"
             # Its own field only: a column "tokens" may be a numbering of another's making.
             text = entry_text({self.column: row.get(self.column)}, self.column)
-            advice = "Set errors = 'skip' to leave such rows out"
-            if text is None:
-                what = f"rows skipped: no text in '{self.column}'"
-                damage.met(
-                    what, where, f"{where}: no text and no list of words in the column '{self.column}'. {advice}"
-                )
-            elif has_nul(text):
-                damage.met(
-                    "rows skipped: NUL characters", where, f"{where}: a NUL character, which no text has. {advice}"
-                )
-            elif isinstance(text, str):
-                yield from cut(text, longest)
-            else:
+            if text is None or has_nul(text):
+                why = f"neither text nor a list of words in '{self.column}'" if text is None else "NUL characters"
+                damage.met(f"rows skipped: {why}", where, f"{where}: {why}. Set errors = 'skip' to leave such rows out")
+            elif isinstance(text, list):
                 yield text
+            else:
+                if len(text) > longest:
+                    self.notes.add(f"texts of more than {longest:,} characters cut at white space", where)
+                yield from cut(text, longest)
 
     def _named(self) -> str:
         return f"The data set '{self.arguments['path']}' ({self.arguments['split']})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import spacy
@@ -23,7 +23,7 @@ Source = Callable[[Language], Iterator[Doc]]
 
 @spacy.registry.readers("spacy-elmo.Mix.v1")
 def mix(
-    sources: dict[str, Source],
+    sources: dict[str, Any],  # of Source: when a config is filled, these are still blocks
     weights: dict[str, float],
     *,
     at_end: AtEnd = "stop",

@@ -234,6 +234,5 @@ def _opened_zst(path: Path) -> Any:
         raise CorpusError(f'{path}: to read .zst files, pip install "spacy-elmo[zst]"') from error
     decompressor: Any = zstandard.ZstdDecompressor()
     # Its reader has no readline; a file may be several frames in a row.
-    return io.BufferedReader(
-        decompressor.stream_reader(path.open("rb"), read_across_frames=True, closefd=True), 1 << 17
-    )
+    stream = decompressor.stream_reader(path.open("rb"), read_across_frames=True, closefd=True)
+    return io.BufferedReader(stream, 1 << 17)

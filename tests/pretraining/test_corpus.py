@@ -81,9 +81,9 @@ def test_a_file_whose_name_looks_like_a_pattern(tmp_path: Path, nlp: Language) -
     assert read(tmp_path / "a[1].txt", nlp) == [[["Here"]]]
 
 
-def test_windows_line_ends_bom_and_nul(tmp_path: Path, nlp: Language) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfOne two\r\n\r\n \t\r\nA\0b \0 c\r\n")
-    assert read(tmp_path / "a.txt", nlp) == [[["One", "two"]], [["A\0b", "\0", "c"]]]
+def test_windows_line_ends_and_bom(tmp_path: Path, nlp: Language) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfOne two\r\n\r\n \t\r\nA b\r\n")
+    assert read(tmp_path / "a.txt", nlp) == [[["One", "two"]], [["A", "b"]]]
 
 
 def test_text_without_blank_lines_is_flushed_at_a_line_end(tmp_path: Path, nlp: Language) -> None:
@@ -163,7 +163,7 @@ def test_fingerprint_and_key_follow_the_files(tmp_path: Path, nlp: Language) -> 
         ("a.txt.bz2", bz2.compress(b"one\n")[:-3], r"cannot be read"),
         ("a.txt.xz", b"\xfd7zXZ", r"cannot be read"),
         ("a.spacy", b"no DocBin", r"a\.spacy: not a readable \.spacy file"),
-        ("a.md", b"text", r"a\.md' is of no kind that can be read: .*\.txt\.gz"),
+        ("a.md", b"text", r"a\.md' is of no kind that can be read: .*\.txt, .*\.gz, .*'format'"),
         ("a.spacy.gz", b"text", r"is of no kind that can be read"),
     ],
 )
