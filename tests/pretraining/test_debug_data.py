@@ -83,7 +83,7 @@ def test_duplicates_and_shares_are_those_of_plain_python(
         patch.setattr(module, "LONG_SENTENCE", 1)
         patch.setattr(module, "_BLOCK", 3)
         patch.setattr(module, "VOCABULARY_SIZES", (4, 5, 6, 50))
-        report = report_on(toy_config, tmp_path, *texts)
+        report = report_on(toy_config, tmp_path, texts[0], texts[1])
 
     def share_repeated(values: list[Any]) -> float:
         return 1 - len(set(values)) / len(values)

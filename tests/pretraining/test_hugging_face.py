@@ -97,6 +97,6 @@ def test_arguments_that_do_not_fit() -> None:
     with pytest.raises(CorpusError, match="No name"):
         hugging_face("")
     with pytest.raises(CorpusError, match="errors is 'ignore'"):
-        hugging_face("a", errors="ignore")  # type: ignore[arg-type]
+        hugging_face("a", errors="ignore")
     with pytest.raises(CorpusError, match="limit_words is -1"):
         hugging_face("a", limit_words=-1)

@@ -234,4 +234,4 @@ def test_zst_files_or_the_line_that_installs_what_reads_them(
 )
 def test_unknown_values_are_refused_by_name(option: str, value: str) -> None:
     with pytest.raises(CorpusError, match=f"{option} is '{value}'"):
-        raw_text("a.txt", **{option: value})  # type: ignore[arg-type]
+        raw_text("a.txt", **{option: value})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import spacy
 from spacy.language import Language
-from spacy.symbols import ORTH
+from spacy.symbols import ORTH  # type: ignore[import-not-found]
 
 from spacy_elmo.errors import CorpusError, PretrainingError
 from spacy_elmo.pretraining.config import NlpSettings, changed_keys, load_config, nlp_settings, resolve
