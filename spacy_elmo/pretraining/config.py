@@ -40,7 +40,7 @@ FIXED_KEYS = (
 )
 
 # Arguments of spacy-elmo.RawText.v1 that can stand in [corpora.train] and [corpora.dev] for a text of [paths].
-RAW_TEXT_OPTIONS = ("limit_words", "format", "line", "tokenized", "field", "errors", "long_lines")
+RAW_TEXT_OPTIONS = ("limit_words", "format", "line", "pretokenized", "field", "errors", "long_lines")
 
 
 class _Section(BaseModel):

@@ -33,7 +33,7 @@ class Layout:
     """How documents lie in files: see `spacy_elmo.pretraining.raw_text.raw_text`."""
 
     line: Line = "paragraph"
-    tokenized: bool = False
+    pretokenized: bool = False
     field: str = "text"
     long_lines: LongLines = "cut"
 
@@ -76,13 +76,13 @@ def _read_txt(path: Path, nlp: Language, layout: Layout, damage: Damage) -> Iter
 def _document(lines: list[str], nlp: Language, layout: Layout) -> Text:
     if layout.line == "sentence":
         return _of_sentences([_words(line, nlp, layout) for line in lines], nlp)
-    if layout.tokenized:
+    if layout.pretokenized:
         return [word for line in lines for word in (*line.split(), "\n")]
     return "\n".join(lines)
 
 
 def _words(line: str, nlp: Language, layout: Layout) -> list[str]:
-    return line.split() if layout.tokenized else [token.text for token in made_doc(line, nlp)]
+    return line.split() if layout.pretokenized else [token.text for token in made_doc(line, nlp)]
 
 
 def _of_sentences(sentences: list[list[str]], nlp: Language) -> Doc:

@@ -33,7 +33,7 @@ def raw_text(
     limit_words: int = 0,
     format: Format | None = None,
     line: Line = "paragraph",
-    tokenized: bool = False,
+    pretokenized: bool = False,
     field: str = "text",
     errors: Errors = "raise",
     long_lines: LongLines = "cut",
@@ -49,7 +49,7 @@ def raw_text(
     line: what a line of a txt file is. "paragraph": some sentences; a blank line ends a document, and so does the first
         line end past 100,000 characters. "document": all of it. "sentence": one sentence, whatever its punctuation;
         documents as with "paragraph".
-    tokenized: lines of txt files are words with spaces between them, and no tokenizer is run.
+    pretokenized: lines of txt files are words with spaces between them, and no tokenizer is run.
     field: of a JSON object, with the text, or with a list of words.
     errors: what happens to lines and files that are damaged (not UTF-8, NUL characters, no valid JSON, no words at all,
         a packed file that ends too early, ...). "raise": the first one ends the reading. "skip": they are left out.
@@ -61,7 +61,7 @@ def raw_text(
     for name, value, kind in (("line", line, Line), ("long_lines", long_lines, LongLines), ("format", format, Format)):
         if value not in get_args(kind) and not (name == "format" and value is None):
             raise CorpusError(f"{name} is {value!r}: give one of {', '.join(map(repr, get_args(kind)))}")
-    layout = Layout(line=line, tokenized=tokenized, field=field, long_lines=long_lines)
+    layout = Layout(line=line, pretokenized=pretokenized, field=field, long_lines=long_lines)
     return RawText(path, limit_words=limit_words, format=format, layout=layout, errors=errors)
 
 

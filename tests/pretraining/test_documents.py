@@ -69,9 +69,9 @@ def test_words_with_spaces_between_them_are_not_tokenised(tmp_path: Path, nlp: L
     path = tmp_path / "a.txt"
     path.write_text("can't U.S.A! x.\n.  B\tc\n\nD\n", encoding="utf8")
     first = ["can't", "U.S.A!", "x."]
-    assert read(path, nlp, tokenized=True) == [[first, ["."], ["B", "c"]], [["D"]]]
-    assert read(path, nlp, tokenized=True, line="sentence") == [[first, [".", "B", "c"]], [["D"]]]
-    assert read(path, nlp, tokenized=True, line="document") == [[first], [["."], ["B", "c"]], [["D"]]]
+    assert read(path, nlp, pretokenized=True) == [[first, ["."], ["B", "c"]], [["D"]]]
+    assert read(path, nlp, pretokenized=True, line="sentence") == [[first, [".", "B", "c"]], [["D"]]]
+    assert read(path, nlp, pretokenized=True, line="document") == [[first], [["."], ["B", "c"]], [["D"]]]
 
 
 @given(
@@ -82,7 +82,7 @@ def test_words_with_spaces_between_them_are_not_tokenised(tmp_path: Path, nlp: L
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_tokenised_sentences_come_back_as_they_are(tmp_path: Path, nlp: Language, sentences: list[list[str]]) -> None:
     (tmp_path / "a.txt").write_text("\n".join(map(" ".join, sentences)), encoding="utf8")
-    assert read(tmp_path / "a.txt", nlp, tokenized=True, line="sentence") == [sentences]
+    assert read(tmp_path / "a.txt", nlp, pretokenized=True, line="sentence") == [sentences]
 
 
 def test_format_reads_files_of_any_name(tmp_path: Path, nlp: Language) -> None:
@@ -131,7 +131,7 @@ def test_sentences_that_are_held_out_stay_as_they_are(toy_config: MakeConfig, tm
     lines = [[f"w{i}", ".", "b", "!", f"{j}"] for i in range(40) for j in range(3)]
     text = "".join(" ".join(line) + "\n" * (1 + (n % 3 == 2)) for n, line in enumerate(lines))
     (tmp_path / "a.txt").write_text(text, encoding="utf8")
-    block = {"@readers": "spacy-elmo.RawText.v1", "path": str(tmp_path), "line": "sentence", "tokenized": True}
+    block = {"@readers": "spacy-elmo.RawText.v1", "path": str(tmp_path), "line": "sentence", "pretokenized": True}
     from spacy_elmo.pretraining.config import resolve
 
     corpora = prepare_corpora(*resolve(toy_config(corpora__train=block, paths__cache=str(tmp_path / "cache"))))
