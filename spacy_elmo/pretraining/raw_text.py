@@ -112,7 +112,11 @@ class RawText:
 
     def files(self) -> list[Path]:
         """Find the files that are read, sorted. RAISES: CorpusError if there is none or one of unknown kind."""
-        return [spooled_stdin()] if str(self.path) == STDIN else _find_files(self.path, self.format)
+        files = [spooled_stdin()] if str(self.path) == STDIN else _find_files(self.path, self.format)
+        for file in files if self.layout.pretokenized else ():
+            if (self.format or _kind(file)) != "txt":
+                raise CorpusError(f"{file} is no .txt file, plain or packed: only these can be pretokenized")
+        return files
 
     def fingerprint(self) -> str:
         """Identify the files as they are now (names, sizes, times of change) without reading them, and how they are
