@@ -39,9 +39,10 @@ from .output import BEST, CHECKPOINT, LAST, LOSSES, LossesFile, check_output, lo
 from .perplexity import Perplexity, perplexity
 from .plan import make_plan
 from .precision import onednn_products
-from .prepare import Corpora, blank_pipeline, dev_sentences, prepare_corpora
+from .prepare import Corpora, dev_sentences, prepare_corpora
 from .step import TrainingStep
 from .streams import Stream
+from .texts import blank_pipeline
 
 
 @dataclass(frozen=True, kw_only=True)

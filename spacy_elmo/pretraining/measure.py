@@ -18,8 +18,9 @@ from ..weights.files import read_json
 from .config import NlpSettings, load_config, resolve
 from .corpus import encode_corpus
 from .perplexity import Perplexity, perplexities
-from .prepare import blank_pipeline, prepare_corpora
+from .prepare import prepare_corpora
 from .raw_text import raw_text
+from .texts import blank_pipeline
 
 SOFTMAX, VOCABULARY, CONFIG, META = "softmax.safetensors", "vocabulary.txt", "pretrain.cfg", "meta.json"
 

@@ -1,4 +1,7 @@
-"""Readers of raw text files: a callable ``nlp -> Iterator[Doc]``, one Doc a document. No step holds a file's text."""
+"""Readers of raw text files: a callable ``nlp -> Iterator[Doc]``, one Doc a document. No step holds a file's text.
+
+The functions below give documents untokenised (`Text`), in pieces of at most ``longest`` characters.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ import spacy
 from spacy.attrs import IS_SPACE  # type: ignore[import-not-found]
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
+from spacy.vocab import Vocab
 
 from ..errors import CorpusError
+from .texts import Text, full_text, made_doc
 
 # Characters. A document ends at the first line end past this size, so that a file without blank lines streams.
 DOCUMENT_SIZE = 100_000
@@ -51,7 +56,7 @@ class RawText:
     - ``.txt``: UTF-8, a paragraph or sentence a line; a blank line ends a document, and so does the first line end
       past 100,000 characters. A line of more than a million characters (or ``nlp.max_length``) is cut at white space.
     - ``.jsonl``: a document a line, ``{"text": "..."}`` or ``{"tokens": ["...", ...]}``; tokens are kept as they are.
-    - ``.spacy``: spaCy's DocBin; tokens are kept as they are. Such a file is loaded whole.
+    - ``.spacy``: spaCy's DocBin; its tokens are read, nothing else. Such a file is loaded whole.
     """
 
     def __init__(self, path: str | Path | None, *, limit_words: int = 0) -> None:
@@ -68,8 +73,18 @@ class RawText:
         RAISES: CorpusError if nothing is found; while iterating, if a file cannot be read (with file and line), or no
             file holds any text.
         """
-        docs = _read_files(self.files(), nlp)
+        docs = (made_doc(text, nlp) for text in self._read(nlp))
         return limited(docs, self.limit_words) if self.limit_words else docs
+
+    def texts(self, nlp: Language) -> Iterator[Text]:
+        """Read the files without tokenising them: what other processes turn into Docs. See ``__call__``.
+
+        With ``limit_words`` these are Docs: where it ends is known of words only.
+        """
+        return self(nlp) if self.limit_words else self._read(nlp)
+
+    def _read(self, nlp: Language) -> Iterator[Text]:
+        return _read_files(self.files(), min(LONGEST_LINE, nlp.max_length))
 
     def files(self) -> list[Path]:
         """Find the files that are read, sorted. RAISES: CorpusError if there is none or one of unknown kind."""
@@ -124,26 +139,26 @@ def _kind(path: Path) -> str | None:
     return None
 
 
-def _read_files(paths: list[Path], nlp: Language) -> Iterator[Doc]:
+def _read_files(paths: list[Path], longest: int) -> Iterator[Text]:
     empty = True
     for path in paths:
-        for doc in _read_file(path, nlp):
-            empty = empty and (not len(doc) or doc.text.isspace())
-            yield doc
+        for text in _read_file(path, longest):
+            empty = empty and not full_text(text).strip()
+            yield text
     if empty:
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         raise CorpusError(f"There is no text in {paths[0]}{more}: empty, or white space only")
 
 
-def _read_file(path: Path, nlp: Language) -> Iterator[Doc]:
+def _read_file(path: Path, longest: int) -> Iterator[Text]:
     _check_lfs_pointer(path)
     kind = _kind(path)
     if kind == ".spacy":
-        yield from _read_docbin(path, nlp)
+        yield from _read_docbin(path)
     elif kind == ".jsonl":
-        yield from _read_jsonl(path, nlp)
+        yield from _read_jsonl(path, longest)
     else:
-        yield from _read_txt(path, nlp)
+        yield from _read_txt(path, longest)
 
 
 def _check_lfs_pointer(path: Path) -> None:
@@ -158,29 +173,27 @@ def _check_lfs_pointer(path: Path) -> None:
         )
 
 
-def _read_txt(path: Path, nlp: Language) -> Iterator[Doc]:
-    longest = min(LONGEST_LINE, nlp.max_length)
+def _read_txt(path: Path, longest: int) -> Iterator[str]:
     enough = min(DOCUMENT_SIZE, longest)
     paragraphs: list[str] = []
     size = 0  # of the paragraphs and the line breaks between them
     for line, ends in _text_lines(path, longest):
         blank = not line or line.isspace()
         if paragraphs and (blank or size + len(line) > longest):
-            yield nlp.make_doc("\n".join(paragraphs))
+            yield "\n".join(paragraphs)
             paragraphs, size = [], 0
         if blank:
             continue
         paragraphs.append(line)
         size += len(line) + 1
         if size > enough or not ends:
-            yield nlp.make_doc("\n".join(paragraphs))
+            yield "\n".join(paragraphs)
             paragraphs, size = [], 0
     if paragraphs:
-        yield nlp.make_doc("\n".join(paragraphs))
+        yield "\n".join(paragraphs)
 
 
-def _read_jsonl(path: Path, nlp: Language) -> Iterator[Doc]:
-    longest = min(LONGEST_LINE, nlp.max_length)
+def _read_jsonl(path: Path, longest: int) -> Iterator[Text]:
     for number, raw in _byte_lines(path, -1):
         line = _decode(path, number, raw)
         if not line or line.isspace():
@@ -195,10 +208,9 @@ def _read_jsonl(path: Path, nlp: Language) -> Iterator[Doc]:
             entry = {}
         text, tokens = entry.get("text"), entry.get("tokens")
         if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
-            yield Doc(nlp.vocab, words=[token for token in tokens if token])
+            yield [token for token in tokens if token]
         elif isinstance(text, str) and tokens is None:
-            for piece in _cut(text, longest):
-                yield nlp.make_doc(piece)
+            yield from _cut(text, longest)
         else:
             raise CorpusError(
                 f'{path}, line {number}: neither {{"text": "..."}} nor {{"tokens": ["...", ...]}}. '
@@ -206,10 +218,10 @@ def _read_jsonl(path: Path, nlp: Language) -> Iterator[Doc]:
             )
 
 
-def _read_docbin(path: Path, nlp: Language) -> Iterator[Doc]:
+def _read_docbin(path: Path) -> Iterator[Text]:
     # What a broken file raises depends on where it breaks (zlib, msgpack, numpy, spaCy): all of it means the same.
     try:
-        docs = DocBin().from_disk(path).get_docs(nlp.vocab)
+        docs = DocBin().from_disk(path).get_docs(Vocab())
     except Exception as error:
         raise _broken_docbin(path, error) from error
     while True:
@@ -219,7 +231,7 @@ def _read_docbin(path: Path, nlp: Language) -> Iterator[Doc]:
             raise _broken_docbin(path, error) from error
         if doc is None:
             return
-        yield doc
+        yield [token.text for token in doc]
 
 
 def _broken_docbin(path: Path, error: Exception) -> CorpusError:
