@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -83,10 +83,17 @@ class Training:
     """
 
     def __init__(
-        self, args: argparse.Namespace, corpus: EncodedCorpus, *, size: str, n_vocabulary: int, mode: str
+        self,
+        args: argparse.Namespace,
+        corpus: EncodedCorpus,
+        *,
+        size: str,
+        n_vocabulary: int,
+        mode: str,
+        reset: Literal["sentence"] | None = None,
     ) -> None:
         self.corpus = corpus
-        self.settings = TrainingSettings(rows=args.batch, unroll_steps=UNROLL, reset=None, **MODES[mode])
+        self.settings = TrainingSettings(rows=args.batch, unroll_steps=UNROLL, reset=reset, **MODES[mode])
         vocabulary = Vocabulary(corpus.types[:n_vocabulary])
         self.stream = Stream(corpus, vocabulary, rows=args.batch, unroll_steps=UNROLL, seed=args.seed)
         bilm = BiLM(TRAINING_SIZES[size]).initialize(args.seed)
