@@ -60,10 +60,11 @@ class PathsSettings(_Section):
 
 
 class SystemSettings(_Section):
-    """[system]. gpu_id: -1 is the CPU."""
+    """[system]. gpu_id: -1 is the CPU. n_process: processes that encode text; 0: one a core."""
 
     seed: int = Field(0, ge=0)
     gpu_id: int = Field(-1, ge=-1)
+    n_process: int = Field(0, ge=0)
 
 
 class NlpSettings(_Section):

@@ -392,6 +392,7 @@ def _look(
         of_other = np.add.reduceat(foreign[ids].astype(np.int64), starts)
         of_main = np.add.reduceat((types.scripts[ids] == main).astype(np.int64), starts)
         with_kind[-1] += int(np.count_nonzero(of_other > of_main))
+        corpus.release()
     for part in (hashes.sentences, hashes.documents):
         part.finish()
 

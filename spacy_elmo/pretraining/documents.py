@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from spacy.language import Language
-from spacy.tokens import Doc, DocBin
+from spacy.tokens import DocBin
+from spacy.vocab import Vocab
 
 from .notes import Damage
 from .text_files import LONGEST_LINE, LongLines, cut, records, takes_long, text_lines
-from .texts import Text, has_nul, made_doc
+from .texts import SENTENCES, Text
 
 Format = Literal["txt", "jsonl", "conllu", "spacy"]
 Line = Literal["paragraph", "document", "sentence"]
@@ -41,9 +42,9 @@ class Layout:
 def read_documents(path: Path, kind: Format, nlp: Language, layout: Layout, damage: Damage) -> Iterator[Text]:
     """Yield the documents of a file. RAISES: CorpusError for what is damaged, unless it is skipped."""
     if kind == "spacy":
-        return _read_docbin(path, nlp, damage)
+        return _read_docbin(path, damage)
     if kind == "conllu":
-        return _read_conllu(path, nlp, damage)
+        return _read_conllu(path, damage)
     return (_read_jsonl if kind == "jsonl" else _read_txt)(path, nlp, layout, damage)
 
 
@@ -60,35 +61,25 @@ def _read_txt(path: Path, nlp: Language, layout: Layout, damage: Damage) -> Iter
     for line, ends in text_lines(path, longest, layout.long_lines, damage):
         blank = not line or line.isspace()
         if lines and (blank or size + len(line) > longest):
-            yield _document(lines, nlp, layout)
+            yield _document(lines, layout)
             lines, size = [], 0
         if blank:
             continue
         lines.append(line)
         size += len(line) + 1
         if size > enough or not ends or layout.line == "document":
-            yield _document(lines, nlp, layout)
+            yield _document(lines, layout)
             lines, size = [], 0
     if lines:
-        yield _document(lines, nlp, layout)
+        yield _document(lines, layout)
 
 
-def _document(lines: list[str], nlp: Language, layout: Layout) -> Text:
+def _document(lines: list[str], layout: Layout) -> Text:
     if layout.line == "sentence":
-        return _of_sentences([_words(line, nlp, layout) for line in lines], nlp)
+        return {SENTENCES: [line.split() if layout.pretokenized else line for line in lines]}
     if layout.pretokenized:
         return [word for line in lines for word in (*line.split(), "\n")]
     return "\n".join(lines)
-
-
-def _words(line: str, nlp: Language, layout: Layout) -> list[str]:
-    return line.split() if layout.pretokenized else [token.text for token in made_doc(line, nlp)]
-
-
-def _of_sentences(sentences: list[list[str]], nlp: Language) -> Doc:
-    """A Doc with these sentence boundaries."""
-    starts: list[bool | int | None] = [index == 0 for words in sentences for index in range(len(words))]
-    return Doc(nlp.vocab, words=[word for words in sentences for word in words], sent_starts=starts)
 
 
 def _read_jsonl(path: Path, nlp: Language, layout: Layout, damage: Damage) -> Iterator[Text]:
@@ -126,6 +117,11 @@ def _read_jsonl(path: Path, nlp: Language, layout: Layout, damage: Damage) -> It
             yield from cut(document, longest)
 
 
+def has_nul(text: str | list[str]) -> bool:
+    """Whether a NUL character is in it."""
+    return "\0" in text if isinstance(text, str) else any("\0" in word for word in text)
+
+
 def entry_text(entry: object, field: str) -> str | list[str] | None:
     """The document of an entry: its tokens if it has them, or else its text; None if it has neither."""
     if not isinstance(entry, dict):
@@ -139,10 +135,10 @@ def entry_text(entry: object, field: str) -> str | list[str] | None:
     return [token for token in tokens if token] if whole else None
 
 
-def _read_docbin(path: Path, nlp: Language, damage: Damage) -> Iterator[Doc]:
+def _read_docbin(path: Path, damage: Damage) -> Iterator[Text]:
     # What a broken file raises depends on where it breaks (zlib, msgpack, numpy, spaCy): all of it means the same.
     try:
-        docs = DocBin().from_disk(path).get_docs(nlp.vocab)
+        docs = DocBin().from_disk(path).get_docs(Vocab())
     except Exception as error:
         _broken_docbin(path, error, damage)
         return
@@ -154,7 +150,10 @@ def _read_docbin(path: Path, nlp: Language, damage: Damage) -> Iterator[Doc]:
             return
         if doc is None:
             return
-        yield doc
+        if doc.has_annotation("SENT_START"):
+            yield {SENTENCES: [[token.text for token in sentence] for sentence in doc.sents]}
+        else:
+            yield [token.text for token in doc]
 
 
 def _broken_docbin(path: Path, error: Exception, damage: Damage) -> None:
@@ -166,19 +165,19 @@ def _broken_docbin(path: Path, error: Exception, damage: Damage) -> None:
     )
 
 
-def _read_conllu(path: Path, nlp: Language, damage: Damage) -> Iterator[Doc]:
+def _read_conllu(path: Path, damage: Damage) -> Iterator[Text]:
     """Sentences as annotated. A document begins at ``# newdoc``, or past 100,000 characters at a sentence's end."""
-    sentences: list[list[str]] = []
+    sentences: list[str | list[str]] = []
     size = 0
     for sentence in _conllu_sentences(path, damage):
         if sentences and (sentence is None or size > DOCUMENT_SIZE):
-            yield _of_sentences(sentences, nlp)
+            yield {SENTENCES: sentences}
             sentences, size = [], 0
         if sentence is not None:
             sentences.append(sentence)
             size += sum(map(len, sentence)) + len(sentence)
     if sentences:
-        yield _of_sentences(sentences, nlp)
+        yield {SENTENCES: sentences}
 
 
 def _conllu_sentences(path: Path, damage: Damage) -> Iterator[list[str] | None]:

@@ -12,11 +12,11 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ..errors import CorpusError
-from .documents import entry_text, longest_text
+from .documents import entry_text, has_nul, longest_text
 from .notes import Damage, Errors, Notes, checked_errors
 from .raw_text import checked_limit, limited
 from .text_files import cut
-from .texts import Text, has_nul, made_docs
+from .texts import Text, made_doc
 
 
 @spacy.registry.readers("spacy-elmo.HuggingFace.v1")
@@ -73,7 +73,7 @@ class HuggingFace:
 
     def __call__(self, nlp: Language) -> Iterator[Doc]:
         """Read the rows. RAISES: CorpusError, at once, if ``datasets`` is missing, or does not find the data set."""
-        docs = made_docs(self._read(nlp), nlp)
+        docs = (made_doc(text, nlp) for text in self._read(nlp))
         return limited(docs, self.limit_words) if self.limit_words else docs
 
     def texts(self, nlp: Language) -> Iterator[Text]:

@@ -30,6 +30,7 @@ from spacy.tokens import Doc
 
 from ..errors import CorpusError
 from .raw_text import checked_limit, limited
+from .texts import Text, made_doc
 
 STANDARD_LIBRARY = "python"
 # What spaCy and torch bring along. The first in this order keeps a paragraph that several have.
@@ -73,14 +74,21 @@ class InstalledDocs:
 
     def __call__(self, nlp: Language) -> Iterator[Doc]:
         """Tokenise the modules of the split. RAISES: CorpusError if there are no sources to read."""
+        docs = (made_doc(text, nlp) for text in self._read(nlp))
+        return limited(docs, self.limit_words) if self.limit_words else docs
+
+    def texts(self, nlp: Language) -> Iterator[Text]:
+        """The modules untokenised: what other processes turn into Docs; with ``limit_words`` Docs. See ``__call__``."""
+        return self(nlp) if self.limit_words else self._read(nlp)
+
+    def _read(self, nlp: Language) -> Iterator[str]:
         modules = [module for module in _modules() if module.in_dev == (self.split == "dev")]
         if not modules:
             raise CorpusError(
                 "No docstrings were found: the installed Python has no source files (.py) of its standard library or "
                 "of spaCy. Give text of your own with spacy-elmo.RawText.v1"
             )
-        docs = (nlp.make_doc(text) for module in modules for text in module.texts(nlp.max_length))
-        return limited(docs, self.limit_words) if self.limit_words else docs
+        return (text for module in modules for text in module.texts(nlp.max_length))
 
     def fingerprint(self) -> str:
         """Identify what is read, without reading it: split, limit and versions."""

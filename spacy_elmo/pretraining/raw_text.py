@@ -19,7 +19,7 @@ from ..errors import CorpusError
 from .documents import Format, Layout, Line, read_documents
 from .notes import Damage, Errors, Notes, checked_errors
 from .text_files import PACKED, STDIN, LongLines, is_readable, spooled_stdin
-from .texts import Text, is_blank, made_docs
+from .texts import Text, full_text, made_doc
 
 # Raised when files are read by other rules: another corpus.
 _RULES = 2
@@ -103,7 +103,7 @@ class RawText:
         RAISES: CorpusError if nothing is found; while iterating, if a file is damaged (with file and line) and errors
             are not skipped, or no file holds any text.
         """
-        docs = made_docs(self._read(nlp), nlp)
+        docs = (made_doc(text, nlp) for text in self._read(nlp))
         return limited(docs, self.limit_words) if self.limit_words else docs
 
     def texts(self, nlp: Language) -> Iterator[Text]:
@@ -148,7 +148,7 @@ class RawText:
             kind = self.format or ("txt" if str(self.path) == STDIN else _kind(path))
             assert kind is not None  # `files` would have said so
             for text in read_documents(path, kind, nlp, self.layout, damage):
-                blank = blank and is_blank(text)
+                blank = blank and not full_text(text).strip()
                 yield text
             if blank:
                 error = _no_text(path)

@@ -16,6 +16,7 @@ from ..bilm.model import BiLM, BiLMState
 from ..bilm.softmax import FullSoftmax
 from ..errors import PretrainingError
 from .optimizers import learn_rate_factor
+from .word_types import Types
 
 if TYPE_CHECKING:
     from .config import TrainingSettings
@@ -136,8 +137,11 @@ def merged_gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
 
 
 def _type_ids(bilm: BiLM, types: Sequence[str]) -> np.ndarray:
-    """What the token encoder reads for each type of the corpus, computed once: (n_types, C) or (n_types,)."""
-    dtype = np.int16 if bilm.config.filters is not None else np.int32  # of (n, C) int64 a quarter
+    """What the token encoder reads for each type of the corpus, computed once: (n_types, C), on disk, or (n_types,)."""
+    config = bilm.config
+    if isinstance(types, Types) and config.filters is not None and config.n_words is None and not config.is_many_langs:
+        return types.character_rows(config.max_characters_per_token)
+    dtype = np.int16 if config.filters is not None else np.int32  # of (n, C) int64 a quarter
     parts = [
         bilm.token_ids(types[start : start + 8192]).cpu().numpy().astype(dtype) for start in range(0, len(types), 8192)
     ]

@@ -1,9 +1,9 @@
-"""Documents as readers give them, and the pipeline that tokenises them."""
+"""Documents as plain data, which can be sent to another process, and the pipeline that tokenises them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import spacy
 from spacy.language import Language
@@ -11,14 +11,15 @@ from spacy.tokens import Doc
 from spacy.util import get_package_path, is_package, load_config
 
 from ..errors import CorpusError, PretrainingError
+from .config import NlpSettings
 
-if TYPE_CHECKING:
-    from .config import NlpSettings
+# A document as text; or as tokens (white space among them) that are kept as they are; or, under the key "sentences", as
+# sentences of either kind, which are not split any further. A Doc never leaves its process.
+Text = str | list[str] | dict[str, list[str | list[str]]] | Doc
+SENTENCES = "sentences"
 
-# A document as text, or as tokens (white space among them) that are kept as they are, or as a Doc: one that has
-# sentence boundaries of its own.
-Text = str | list[str] | Doc
-
+# Lexemes. What a pipeline has met stays in its memory, about 300 bytes each: past so many another one goes on.
+_MOST_LEXEMES = 200_000
 _QUOTED = 60
 # Where spaCy's own message has no line to copy.
 _INSTALL = {lang: f'pip install "spacy[{lang}]"' for lang in ("ja", "ko", "th")}
@@ -73,30 +74,53 @@ def _saved_pipeline(name: str) -> Language:
     return nlp
 
 
+def texts_of(reader: Callable[[Language], Iterator[Doc]], nlp: Language) -> Iterator[Text]:
+    """What a reader reads, untokenised where it can: a reader with a method ``texts(nlp) -> Iterator[Text]``.
+
+    Text and tokens are cheap to read and can be tokenised by other processes; Docs of other readers cannot.
+    """
+    texts = getattr(reader, "texts", None)
+    return reader(nlp) if texts is None else texts(nlp)
+
+
 def made_doc(text: Text, nlp: Language) -> Doc:
     """The Doc of a document. Raises CorpusError, quoting the text, if the tokenizer fails."""
     if isinstance(text, Doc):
         return text
     if isinstance(text, list):
         return Doc(nlp.vocab, words=[token for token in text if token])
+    if isinstance(text, dict):
+        sentences = [[token.text for token in made_doc(sentence, nlp)] for sentence in text[SENTENCES]]
+        starts: list[bool | int | None] = [index == 0 for words in sentences for index in range(len(words))]
+        return Doc(nlp.vocab, words=[word for words in sentences for word in words], sent_starts=starts)
     try:
         return nlp.make_doc(text)
     except Exception as error:  # tokenizers may be anybody's
         raise CorpusError(f"the tokenizer failed on the text that begins {text[:_QUOTED]!r}: {error!r}") from error
 
 
-def is_blank(text: Text) -> bool:
-    """Whether a document holds no words."""
+def full_text(text: Text) -> str:
+    """The text of a document; of tokens, with a space after each."""
     if isinstance(text, Doc):
-        text = text.text
-    return not text or text.isspace() if isinstance(text, str) else all(not word or word.isspace() for word in text)
+        return text.text
+    if isinstance(text, dict):
+        return "\n".join(map(full_text, text[SENTENCES]))
+    return text if isinstance(text, str) else "".join(f"{token} " for token in text if token)
 
 
-def has_nul(text: str | list[str]) -> bool:
-    """Whether a NUL character is in it."""
-    return "\0" in text if isinstance(text, str) else any("\0" in word for word in text)
+class Tokenizing:
+    """Makes Docs with pipelines whose memory stays small: one that has met many words gives way to a new one."""
 
+    def __init__(self, make_nlp: Callable[[], Language]) -> None:
+        self._make_nlp = make_nlp
+        self._nlp: Language | None = None
 
-def made_docs(texts: Iterator[Text], nlp: Language) -> Iterator[Doc]:
-    """The Docs of documents."""
-    return (made_doc(text, nlp) for text in texts)
+    def docs(self, texts: Sequence[Text]) -> Iterator[Doc]:
+        """The Docs of some documents, in order. RAISES: CorpusError if the tokenizer fails."""
+        for text in texts:
+            if isinstance(text, Doc):
+                yield text
+                continue
+            if self._nlp is None or len(self._nlp.vocab) > _MOST_LEXEMES:
+                self._nlp = self._make_nlp()
+            yield made_doc(text, self._nlp)

@@ -19,9 +19,10 @@ from spacy.training.converters import conllu_to_docs
 
 from spacy_elmo.errors import CorpusError
 from spacy_elmo.pretraining.config import RAW_TEXT_OPTIONS, load_config
-from spacy_elmo.pretraining.corpus import encode_corpus, sentences_of
+from spacy_elmo.pretraining.corpus import encode_corpus
 from spacy_elmo.pretraining.prepare import prepare_corpora
 from spacy_elmo.pretraining.raw_text import raw_text
+from spacy_elmo.pretraining.sentences import sentences_of
 
 from .conftest import MakeConfig
 
@@ -191,6 +192,7 @@ PROGRAM = """
 import json, sys
 import spacy
 from spacy_elmo.pretraining.raw_text import raw_text
+from spacy_elmo.pretraining.sentences import sentences_of
 nlp = spacy.blank("en")
 reader = raw_text("-", **json.loads(sys.argv[1]))
 first = reader.fingerprint()

@@ -13,9 +13,10 @@ from spacy.symbols import ORTH  # type: ignore[import-not-found]
 
 from spacy_elmo.errors import CorpusError, PretrainingError
 from spacy_elmo.pretraining.config import NlpSettings, changed_keys, load_config, nlp_settings, resolve
-from spacy_elmo.pretraining.corpus import corpus_key, sentences_of
+from spacy_elmo.pretraining.corpus import corpus_key
 from spacy_elmo.pretraining.measure import measure
 from spacy_elmo.pretraining.raw_text import raw_text
+from spacy_elmo.pretraining.sentences import sentences_of
 from spacy_elmo.pretraining.texts import made_doc, pipeline
 
 from .conftest import MakeConfig
