@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import json
+import inspect
+import io
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,12 @@ from spacy.tokens import Doc, DocBin
 from spacy.training.converters import conllu_to_docs
 
 from spacy_elmo.errors import CorpusError
-from spacy_elmo.pretraining.config import RAW_TEXT_OPTIONS, load_config
+from spacy_elmo.pretraining.config import RAW_TEXT_OPTIONS, load_config, resolve
 from spacy_elmo.pretraining.corpus import encode_corpus
 from spacy_elmo.pretraining.prepare import prepare_corpora
 from spacy_elmo.pretraining.raw_text import raw_text
 from spacy_elmo.pretraining.sentences import sentences_of
+from spacy_elmo.pretraining.text_files import spooled_stdin
 
 from .conftest import MakeConfig
 
@@ -133,8 +136,6 @@ def test_sentences_that_are_held_out_stay_as_they_are(toy_config: MakeConfig, tm
     text = "".join(" ".join(line) + "\n" * (1 + (n % 3 == 2)) for n, line in enumerate(lines))
     (tmp_path / "a.txt").write_text(text, encoding="utf8")
     block = {"@readers": "spacy-elmo.RawText.v1", "path": str(tmp_path), "line": "sentence", "pretokenized": True}
-    from spacy_elmo.pretraining.config import resolve
-
     corpora = prepare_corpora(*resolve(toy_config(corpora__train=block, paths__cache=str(tmp_path / "cache"))))
     assert corpora.dev.n_documents > 0
     found = [*corpora.train.sentences(), *corpora.dev.sentences()]
@@ -188,40 +189,43 @@ def test_a_treebank(nlp: Language, shared: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ standard input
 
 
-PROGRAM = """
-import json, sys
-import spacy
-from spacy_elmo.pretraining.raw_text import raw_text
-from spacy_elmo.pretraining.sentences import sentences_of
-nlp = spacy.blank("en")
-reader = raw_text("-", **json.loads(sys.argv[1]))
-first = reader.fingerprint()
-path = str(reader.files()[0])
-texts = [doc.text for doc in reader(nlp)]
-assert texts == [doc.text for doc in raw_text("-", **json.loads(sys.argv[1]))(nlp)]
-assert first == reader.fingerprint()
-print(json.dumps([texts, first, path]))
-"""
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], None]]:
+    """Bytes on the standard input of a new process."""
+
+    def put(data: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        spooled_stdin.cache_clear()
+
+    yield put
+    spooled_stdin.cache_clear()
 
 
-def piped(data: bytes, **options: Any) -> tuple[list[str], str, str]:
-    command = [sys.executable, "-c", PROGRAM, json.dumps(options)]
-    done = subprocess.run(command, input=data, capture_output=True)
+def test_the_standard_input_is_known_by_its_content(nlp: Language, pipe: Callable[[bytes], None]) -> None:
+    fingerprints = []
+    for data in (b"One\n\nTwo\n", b"One\n\nTwo\n", b"One\n\nTwo!\n"):
+        pipe(data)
+        reader = raw_text("-")
+        fingerprints.append(reader.fingerprint())
+        for again in (reader, raw_text(Path("-"))):  # as often as it is asked for
+            assert [doc.text for doc in again(nlp)] == data.decode().split()
+        assert reader.fingerprint() == fingerprints[-1]
+        reader.files()[0].unlink()
+    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
+    pipe(b'{"text": "One"}\n')
+    assert [doc.text for doc in raw_text("-", format="jsonl")(nlp)] == ["One"]
+
+
+def test_the_copy_of_the_standard_input_goes_with_the_process() -> None:
+    program = "from spacy_elmo.pretraining.text_files import spooled_stdin as s; print(s()); assert s().read_bytes()"
+    done = subprocess.run([sys.executable, "-c", program], input=b"One", capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
-    texts, fingerprint, path = json.loads(done.stdout)
-    return texts, fingerprint, path
-
-
-def test_the_standard_input_is_known_by_its_content() -> None:
-    texts, first, path = piped(b"One\n\nTwo\n")
-    assert texts == ["One", "Two"]
-    assert not Path(path).exists()
-    assert piped(b"One\n\nTwo\n")[1] == first != piped(b"One\n\nTwo!\n")[1]
-    assert piped(b'{"text": "One"}', format="jsonl")[0] == ["One"]
+    assert not Path(done.stdout.decode().strip()).exists()
 
 
 def test_a_closed_standard_input_is_said(nlp: Language, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
+    spooled_stdin.cache_clear()
     with pytest.raises(CorpusError, match="nothing is piped into it"):
         raw_text("-")(nlp)
 
@@ -237,8 +241,6 @@ def test_own_text_keeps_what_is_said_of_its_files(root: Path) -> None:
 
 
 def test_every_option_of_the_reader_can_be_said_of_own_text() -> None:
-    import inspect
-
     assert tuple(inspect.signature(raw_text).parameters) == ("path", *RAW_TEXT_OPTIONS)
 
 
@@ -248,8 +250,6 @@ def test_what_was_skipped_is_printed_and_kept(
     text = b"\n\n".join(b"Document %d is fine.\nbr\xffken" % number for number in range(40))
     (tmp_path / "a.txt").write_bytes(text)
     block = {"@readers": "spacy-elmo.RawText.v1", "path": str(tmp_path), "errors": "skip"}
-    from spacy_elmo.pretraining.config import resolve
-
     for _ in range(2):  # read, and out of the cache
         config = toy_config(corpora__train=block, paths__cache=str(tmp_path / "cache"))
         corpora = prepare_corpora(*resolve(config))

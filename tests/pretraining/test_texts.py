@@ -14,6 +14,7 @@ from spacy.symbols import ORTH  # type: ignore[import-not-found]
 from spacy_elmo.errors import CorpusError, PretrainingError
 from spacy_elmo.pretraining.config import NlpSettings, changed_keys, load_config, nlp_settings, resolve
 from spacy_elmo.pretraining.corpus import corpus_key
+from spacy_elmo.pretraining.loop import pretrain
 from spacy_elmo.pretraining.measure import measure
 from spacy_elmo.pretraining.raw_text import raw_text
 from spacy_elmo.pretraining.sentences import sentences_of
@@ -54,8 +55,6 @@ def test_chinese_text_is_pretrained_on(toy_config: MakeConfig, tmp_path: Path) -
     config = toy_config(corpora__train=block, paths__cache=str(tmp_path / "cache"), training__holdout=2)
     config["nlp"] = {"lang": "zh", "tokenizer": {**ZH, "segmenter": "char"}}
     config["training"]["max_steps"] = 2
-    from spacy_elmo.pretraining.loop import pretrain
-
     pretrain(config, tmp_path / "out")
     saved = load_config(tmp_path / "out" / "model-last" / "pretrain.cfg")
     assert saved["nlp"] == {**config["nlp"], "pipeline": None}
