@@ -61,7 +61,7 @@ def spooled_stdin() -> Path:
     if sys.stdin is None or sys.stdin.isatty():
         raise CorpusError("The path is '-', the standard input, but nothing is piped into it (`cat a.txt b.txt | ...`)")
     try:
-        descriptor, name = tempfile.mkstemp(prefix="spacy-elmo-", suffix=".txt")
+        descriptor, name = tempfile.mkstemp(prefix="standard-input-", suffix=".txt")
         atexit.register(lambda: Path(name).unlink(missing_ok=True))
         with os.fdopen(descriptor, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
