@@ -57,6 +57,7 @@ def made_up(n: int = N_SHARDS) -> list[Text]:
 
 
 TEXTS = made_up()
+VOCAB = spacy.blank("en").vocab
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -125,11 +126,10 @@ def interrupted(folder: Path, after: int) -> dict[Path, int]:
     ),
     size=st.integers(1, 40),
 )
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_where_it_is_cut_does_not_matter(tmp_path: Path, documents: list[list[str]], size: int) -> None:
-    vocab = spacy.blank("en").vocab
     results: list[Any] = []
-    as_docs: list[Text] = [Doc(vocab, words=words) for words in documents]
+    as_docs: list[Text] = [Doc(VOCAB, words=words) for words in documents]
     as_tokens: list[Text] = [*documents]
     for number, texts in enumerate((as_tokens, as_docs)):
         folder = tmp_path / f"corpus{number}"
@@ -160,8 +160,7 @@ def test_a_small_text_starts_no_processes(tmp_path: Path) -> None:
         raise AssertionError("started")
 
     assert encode_corpus(["Some words."], tmp_path / "small", key="a", workers=none).n_words == 3
-    vocab = spacy.blank("en").vocab
-    docs = (Doc(vocab, words=["word"] * 1000) for _ in range(20))  # nor do Docs, which are tokenised already
+    docs = (Doc(VOCAB, words=["word"] * 1000) for _ in range(20))  # nor do Docs, which are tokenised already
     assert encode_corpus(docs, tmp_path / "docs", key="a", workers=none).n_words == 20_000
 
 
