@@ -20,7 +20,7 @@ from spacy_elmo.pretraining.streams import Stream
 from spacy_elmo.pretraining.vocabulary import Vocabulary
 from spacy_elmo.pretraining.word_types import SPECIAL_TYPES, Types
 
-from .common import SIZES, WIKIPEDIA, Sample, sentence_lengths, spelled
+from .common import SIZES, WIKIPEDIA, Sample, positive, sentence_lengths, spelled
 from .peers.protocol import PeerError
 
 UNROLL = 20
@@ -45,12 +45,12 @@ def add_training_options(
 ) -> None:
     """What a step is made of: see ``Training``."""
     parser.add_argument(size_option, dest="training_size", nargs="+", choices=TRAINING_SIZES, default=sizes)
-    parser.add_argument("--vocabulary", nargs="+", type=int, default=vocabulary, help="rows of the softmax")
-    parser.add_argument("--negatives", type=int, default=8192, help="of the softmax (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=128, help="rows of a window (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=4, help="of a row in a round (default: %(default)s)")
-    parser.add_argument("--corpus-words", type=int, default=1_000_000, help="(default: %(default)s)")
-    parser.add_argument("--corpus-types", type=int, default=WIKIPEDIA.n_types, help="(default: %(default)s)")
+    parser.add_argument("--vocabulary", nargs="+", type=positive, default=vocabulary, help="rows of the softmax")
+    parser.add_argument("--negatives", type=positive, default=8192, help="of the softmax (default: %(default)s)")
+    parser.add_argument("--batch", type=positive, default=128, help="rows of a window (default: %(default)s)")
+    parser.add_argument("--steps", type=positive, default=4, help="of a row in a round (default: %(default)s)")
+    parser.add_argument("--corpus-words", type=positive, default=1_000_000, help="(default: %(default)s)")
+    parser.add_argument("--corpus-types", type=positive, default=WIKIPEDIA.n_types, help="(default: %(default)s)")
 
 
 def corpus_for(args: argparse.Namespace) -> EncodedCorpus:

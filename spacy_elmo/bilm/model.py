@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,6 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..errors import ElmoError
 from .characters import CHARACTER_MARKS, PAD_CHARACTER, character_ids, code_point_ids
@@ -43,6 +46,20 @@ class BiLMState:
     def from_tensors(cls, tensors: dict[str, Tensor]) -> BiLMState:
         """The inverse of ``tensors``."""
         return cls(**tensors)
+
+    def split(self, parts: int) -> list[BiLMState]:
+        """The states of as many equal parts of the rows, in their order."""
+        rows = self.forward_hidden.shape[1] // parts
+        split = {name: tensor.split(rows, dim=1) for name, tensor in self.tensors().items()}
+        return [BiLMState(**{name: tensors[part] for name, tensors in split.items()}) for part in range(parts)]
+
+    @classmethod
+    def joined(cls, parts: Sequence[BiLMState]) -> BiLMState:
+        """The inverse of ``split``."""
+        if len(parts) == 1:
+            return parts[0]
+        names = parts[0].tensors()
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts], dim=1) for name in names})
 
 
 class BiLM(nn.Module):
@@ -95,6 +112,8 @@ class BiLM(nn.Module):
         stamp = _stamp(self)
         if self._runtime.stamp != stamp:
             self._runtime = Runtime(stamp=stamp)
+            with _STALE_LOCK:
+                _MAY_BE_STALE.add(self)
         return self._runtime
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -278,6 +297,7 @@ class BiLM(nn.Module):
         state: BiLMState,
         dropout: float = 0.0,
         starts: Tensor | None = None,
+        recurrent_dropout: float = 0.0,
     ) -> tuple[Tensor, Tensor, BiLMState]:
         """The top layers over a window of packed text, for training. Each type passes the token encoder once.
 
@@ -285,6 +305,7 @@ class BiLM(nn.Module):
         forward, backward: (B, T) int64, each step's type (0..U-1), in the order in which that direction reads.
         state: where the window before left off. dropout: on the input of each layer and on the result (as bilm-tf).
         starts: (B, T) bool, steps before which a row's state is set to zero. None: it is carried on, as bilm-tf does.
+        recurrent_dropout: on each layer's recurrent weights, one mask a window.
         RETURNS: forward (B, T, P), backward (B, T, P), the state after the window, detached.
         """
         table = self.token_encoder(token_ids)
@@ -296,10 +317,30 @@ class BiLM(nn.Module):
             ("backward", self.backward_lstm, backward),
         ):
             hidden, cell = getattr(state, f"{direction}_hidden"), getattr(state, f"{direction}_cell")
-            outputs, hidden, cell = stack(F.embedding(steps.t(), table), hidden, cell, dropout, keep)
+            outputs, hidden, cell = stack(F.embedding(steps.t(), table), hidden, cell, dropout, keep, recurrent_dropout)
             tops.append(F.dropout(outputs[-1], dropout, training=dropout > 0.0).transpose(0, 1))
             ends |= {f"{direction}_hidden": hidden.detach(), f"{direction}_cell": cell.detach()}
         return tops[0], tops[1], BiLMState.from_tensors(ends)
+
+
+# biLMs that hold something derived from their weights.
+_MAY_BE_STALE: weakref.WeakSet[BiLM] = weakref.WeakSet()
+_STALE_LOCK = threading.Lock()
+
+
+def _after_step(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    """torch counts what is written to a tensor, but not what a fused optimizer writes."""
+    fused = [group["params"] for group in optimizer.param_groups if group.get("fused")]
+    if fused:
+        moved = {id(parameter) for parameters in fused for parameter in parameters}
+        with _STALE_LOCK:
+            bilms = list(_MAY_BE_STALE)
+        for bilm in bilms:
+            if any(id(parameter) in moved for parameter in bilm.parameters()):
+                bilm.invalidate()
+
+
+register_optimizer_step_post_hook(_after_step)
 
 
 def _stamp(bilm: BiLM) -> list[tuple[int, int, int]]:

@@ -7,6 +7,7 @@ from spacy.cli._util import app
 
 from .convert import convert
 from .debug_data import debug_data
+from .embed import embed
 from .info import info
 from .perplexity import perplexity
 from .pretrain import corpus, pretrain
@@ -25,6 +26,7 @@ elmo_cli.command("debug-data", context_settings=_WITH_OVERRIDES)(debug_data)
 elmo_cli.command("perplexity")(perplexity)
 elmo_cli.command("info")(info)
 elmo_cli.command("convert")(convert)
+elmo_cli.command("embed")(embed)
 app.add_typer(elmo_cli)
 
 __all__ = ["elmo_cli"]

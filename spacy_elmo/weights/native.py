@@ -33,6 +33,7 @@ from ..errors import ElmoError, WeightsError
 from .files import (
     HDF5_MAGIC,
     ZIP_MAGIC,
+    Content,
     check_weights_file,
     exists,
     is_folder,
@@ -51,6 +52,7 @@ from .folders import (
     refuse_beside_many_langs,
 )
 from .layout import check_shapes, checked_values, layout, start_state_shapes
+from .vocabulary import SOFTMAX_VOCABULARY_NAME, word_lines
 
 _CONFIG_KEY = "spacy_elmo_config"
 _VOCABULARY_KEY = "spacy_elmo_vocabulary"
@@ -58,9 +60,22 @@ _CHARACTERS_KEY = "spacy_elmo_characters"
 _VERSION_KEY = "spacy_elmo_version"
 
 
-def save_native(bilm: BiLM, path: Path | str) -> None:
+class OutputLayer(NamedTuple):
+    """The output layer of pretraining.
+
+    words: that it predicts, by row. None where they are not known: then no perplexity can be measured.
+    why: they are not known; empty if they are.
+    """
+
+    softmax: FullSoftmax
+    words: list[str] | None
+    why: str = ""
+
+
+def save_native(bilm: BiLM, path: Path | str, output: OutputLayer | None = None) -> None:
     """Save a biLM as a folder, made if it is not there, in place of the one of this format that it may hold.
 
+    output: the output layer of its pretraining, to lie beside it. None: one that lies there stays.
     Raises WeightsError if a weight is NaN or infinite, the folder holds a model of another format, or it cannot be
     written (`path` is a file, the disk is full, ...); then what was there stays.
     """
@@ -68,15 +83,18 @@ def save_native(bilm: BiLM, path: Path | str) -> None:
     refuse_beside_hdf5(folder)
     refuse_beside_many_langs(folder)
     tensors = _finite_tensors(bilm, str(folder))
-    write_files(
-        {
-            folder / MODEL_NAME: partial(_write, tensors=tensors, metadata=_metadata(bilm)),
-            folder / CONFIG_NAME: json_bytes(bilm.config.to_options()),
-            # None: remove that of another model that was saved here.
-            folder / VOCABULARY_NAME: None if bilm.vocabulary is None else json_bytes(bilm.vocabulary),
-            folder / CHARACTERS_NAME: None if bilm.characters is None else json_bytes(bilm.characters),
-        }
-    )
+    contents: dict[Path, Content] = {
+        folder / MODEL_NAME: partial(_write, tensors=tensors, metadata=_metadata(bilm)),
+        folder / CONFIG_NAME: json_bytes(bilm.config.to_options()),
+        # None: remove that of another model that was saved here.
+        folder / VOCABULARY_NAME: None if bilm.vocabulary is None else json_bytes(bilm.vocabulary),
+        folder / CHARACTERS_NAME: None if bilm.characters is None else json_bytes(bilm.characters),
+    }
+    if output is not None:
+        path = folder / SOFTMAX_VOCABULARY_NAME
+        contents[path] = None if output.words is None else word_lines(output.words, path)
+        contents[folder / SOFTMAX_NAME] = _softmax_content(output.softmax)
+    write_files(contents)
 
 
 def load_native(path: Path | str) -> BiLM:
@@ -148,10 +166,14 @@ def save_softmax(softmax: FullSoftmax, path: Path | str) -> None:
     """
     path = Path(path)
     file = path / SOFTMAX_NAME if is_folder(path) else path
+    write_files({file: _softmax_content(softmax)})
+
+
+def _softmax_content(softmax: FullSoftmax) -> Content:
     tensors = {name: getattr(softmax, name).detach() for name in ("W", "b")}
     for name, tensor in tensors.items():
         checked_values(tensor, name, "the softmax")
-    write_files({file: partial(_write, tensors=tensors, metadata={_VERSION_KEY: __version__})})
+    return partial(_write, tensors=tensors, metadata={_VERSION_KEY: __version__})
 
 
 def load_native_softmax(path: Path | str) -> FullSoftmax:

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
+import torch
+
 from ..bilm.model import BiLM
 from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
@@ -31,7 +33,7 @@ from .folders import (
 )
 from .layout import listed
 from .many_langs import is_many_langs, load_many_langs
-from .native import load_native, load_native_softmax, native_softmax_shape
+from .native import OutputLayer, load_native, load_native_softmax, native_softmax_shape
 from .tensor_bundle import is_index
 from .tf_checkpoint import (
     LATEST_NAME,
@@ -43,7 +45,7 @@ from .tf_checkpoint import (
     tf_softmax_shape,
 )
 from .token_embeddings import is_token_embeddings, load_token_embeddings
-from .vocabulary import SOFTMAX_VOCABULARY_NAME, bilm_tf_words, load_vocabulary
+from .vocabulary import SOFTMAX_VOCABULARY_NAME, SPECIAL_WORDS, bilm_tf_words, check_vocabulary, load_vocabulary
 
 Family = Literal["spacy-elmo", "bilm-tf HDF5", "bilm-tf checkpoint", "bilm-tf token embeddings", "ELMoForManyLangs"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -114,6 +116,35 @@ def load_bilm(path: Path | str, weights: Path | str | None = None) -> BiLM:
     """
     with recognised(path, weights) as found:
         return found.load()
+
+
+def load_output_layer(found: Found) -> OutputLayer | None:
+    """The output layer of weights that were recognised, with its vocabulary where that lies beside.
+
+    The special words come first, as our own format has it: their rows are moved. A vocabulary that does not fit is not
+    used: `why` says what is wrong with it.
+    RETURNS: None where the weights have no output layer.
+    Raises WeightsError for an output layer that is broken or inconsistent.
+    """
+    if found.load_softmax is None or found.softmax_words is None or found.softmax_shape is None:
+        return None
+    if found.softmax_shape() is None:
+        return None
+    softmax = found.load_softmax()
+    try:
+        words = found.softmax_words(len(softmax.b))
+        if len(words) != len(softmax.b):
+            raise WeightsError(f"the vocabulary beside it has {len(words)} words for its {len(softmax.b)} rows")
+        rows = sorted(range(len(words)), key=lambda row: SPECIAL_WORDS.get(words[row], len(SPECIAL_WORDS)))
+        words = [words[row] for row in rows]
+        check_vocabulary(words, found.folder)
+    except WeightsError as error:
+        return OutputLayer(softmax, None, str(error))
+    if rows != list(range(len(rows))):
+        with torch.no_grad():
+            softmax.W.copy_(softmax.W[rows])
+            softmax.b.copy_(softmax.b[rows])
+    return OutputLayer(softmax, words)
 
 
 def load_softmax(path: Path | str) -> FullSoftmax:

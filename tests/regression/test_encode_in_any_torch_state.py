@@ -1,0 +1,72 @@
+"""A caller's autocast rounded float32's products, and what was cached of them; other default dtypes were a crash."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import spacy
+import torch
+
+from spacy_elmo.bilm.config import BiLMConfig
+from spacy_elmo.bilm.model import BiLM
+from spacy_elmo.errors import ElmoError
+
+SENTENCES = [["the", "bank", "of", "the", "river"], ["bank"]]
+
+
+@pytest.fixture
+def bilm():
+    return BiLM(BiLMConfig(lstm_dim=64, projection_dim=16, filters=((1, 8), (2, 8)))).initialize(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_autocast_of_the_caller_changes_nothing(bilm, dtype, precision):
+    want = copy.deepcopy(bilm).encode(SENTENCES, precision=precision)
+    with torch.autocast("cpu", dtype):
+        inside = bilm.encode(SENTENCES, precision=precision)
+    after = bilm.encode(SENTENCES, precision=precision)
+    for one, two, three in zip(want, inside, after, strict=True):
+        assert torch.equal(one, two)
+        assert torch.equal(one, three)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("n", [5, 600])  # 600: in windows
+def test_any_default_dtype(bilm, dtype, n):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo").load_weights(bilm)
+    text = "bank " * n
+    want = nlp(text)._.elmo.layers
+    bilm.forget_words()
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        found = nlp(text)._.elmo.layers
+    finally:
+        torch.set_default_dtype(default)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, want, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("n", [5, 600])
+def test_weights_of_another_dtype_write_into_float32(bilm, n):
+    want = bilm.encode([["a"] * n])[0]
+    out = torch.zeros_like(want)
+    bilm.double().encode([["a"] * n], out=[out])
+    torch.testing.assert_close(out, want, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("n", [5, 600])
+def test_out_of_another_dtype_is_refused(bilm, n):
+    out = torch.zeros(3, n, 32, dtype=torch.float64)
+    with pytest.raises(ElmoError, match=r"torch\.float64 where torch\.float32"):
+        bilm.encode([["a"] * n], out=[out])
+
+
+@pytest.mark.parametrize("setting", ["cache_words", "max_length"])
+def test_true_is_no_number(bilm, setting):
+    with pytest.raises(ElmoError, match=f"{setting} is at least .*True"):
+        bilm.encode([["a"]], **{setting: True})
