@@ -121,7 +121,7 @@ def read_sentences(path: Path, n: int, seed: int, *, raw: bool) -> Sentences:
         return [line.split() for line in lines[:n]]
     import spacy
 
-    from spacy_elmo.pretraining.corpus import sentences_of
+    from spacy_elmo.pretraining.sentences import sentences_of
 
     nlp = spacy.blank("en")
     sentences: Sentences = []

@@ -93,8 +93,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(command: list[str], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
+def run(command: list[str], folder: Path, given: str | None = None) -> str:
+    environment = {**os.environ, "NO_COLOR": "1"}
+    done = subprocess.run(command, cwd=folder, input=given, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -104,6 +105,12 @@ def run(command: list[str], folder: Path) -> str:
 
 def as_it_stands(words: list[str], folder: Path) -> str:
     return run([sys.executable, *words[1:]], folder)
+
+
+def piped(words: list[str], folder: Path) -> None:
+    """`cat text | command`."""
+    text = (folder / words[1]).read_text(encoding="utf8")
+    run([sys.executable, *words[4:]], folder, text)
 
 
 def with_dry_run(words: list[str], folder: Path) -> None:
@@ -156,7 +163,8 @@ def requirements_installed(words: list[str], folder: Path) -> None:
     for pin in pins:
         assert str(pin.specifier).startswith("=="), pin
         distribution(pin.name)
-    needed = {Requirement(line).name for line in requires("spacy-elmo") or [] if "cuda" not in line}
+    found = [Requirement(line) for line in requires("spacy-elmo") or []]
+    needed = {need.name for need in found if need.marker is None or need.marker.evaluate({"extra": "dev"})}
     assert needed <= {pin.name for pin in pins}
 
 
@@ -184,7 +192,8 @@ COMMANDS: list[tuple[str, Callable[[list[str], Path], object]]] = [
     (r"python -m spacy project assets --extra", project_assets),
     (r"python -m spacy train .*", trains),
     (r"python -m spacy elmo pretrain .*", with_dry_run),
-    (r"python -m spacy elmo corpus .*", as_it_stands),
+    (r"python -m spacy elmo (corpus|debug-data) .*", as_it_stands),
+    (r"cat my_text\.txt \| python -m spacy elmo corpus .*", piped),
     (r"python -m spacy elmo (perplexity|info|embed) .*", as_it_stands),
     (r"python -m spacy elmo convert .*", converts),
 ]

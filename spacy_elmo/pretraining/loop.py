@@ -34,15 +34,16 @@ from .checkpoint import (
     restore,
     save_checkpoint,
 )
-from .config import Settings, changed_keys, resolve
+from .config import Settings, changed_keys, nlp_settings, resolve
 from .objectives import check_objective, output_layer, prediction_targets
 from .output import BEST, CHECKPOINT, LAST, LOSSES, LossesFile, check_output, losses_until, own_output
 from .perplexity import Evaluation, evaluate
 from .plan import make_plan
 from .precision import onednn_products
-from .prepare import Corpora, blank_pipeline, dev_sentences, prepare_corpora
+from .prepare import Corpora, dev_sentences, prepare_corpora
 from .step import TrainingStep
 from .streams import Stream
+from .texts import pipeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,9 +348,11 @@ def _nlp_of(config: Config) -> Language:
     spaCy's and spacy-loggers' ones read max_steps, eval_frequency and score_weights (columns that spaCy multiplies
     by 100: none of ours).
     """
-    nlp = blank_pipeline(config["nlp"]["lang"])
+    nlp = pipeline(nlp_settings(config["nlp"]))
     merged = nlp.config
     for name, section in config.items():
+        if name == "nlp":
+            continue  # spaCy's own section has more in it, and other things by the same names
         merged[name] = {**merged.get(name, {}), **section}
     merged["training"]["score_weights"] = {}
     nlp.config = merged

@@ -7,8 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import CorpusError, PretrainingError
-from .corpus import BOS_TYPE, EOS_TYPE, EncodedCorpus
+from .corpus import EncodedCorpus
 from .vectors import Targets
+from .word_types import BOS_TYPE, EOS_TYPE
+
+# Of more documents than this, so many neighbours stay together that their order is no longer than this.
+MOST_PIECES = 1 << 20
+# Windows, after which the memory of what was read is given back. A page of words lasts a row for about fifty.
+_RELEASED_AFTER = 256
 
 
 @dataclass(frozen=True)
@@ -38,8 +44,9 @@ class Stream:
     targets wn..w1 BOS (bilm-tf's data, both directions on the same sentence at the same steps). Each epoch lays the
     documents out in an order of its own, one after the other, and cuts this into B equal rows: row i of window t + 1
     goes on where row i of window t ended. What is left at the end of an epoch, less than a window, is dropped.
+    Of more than a million documents, neighbours stay together.
 
-    Memory: eight bytes a sentence and a few arrays of the number of documents and of types; words stay on disk.
+    Memory: four bytes a type and 24 a document, of at most `MOST_PIECES` pieces; all else stays on disk.
     """
 
     def __init__(self, corpus: EncodedCorpus, targets: Targets, *, rows: int, unroll_steps: int, seed: int) -> None:
@@ -54,10 +61,14 @@ class Stream:
         self.unroll_steps = unroll_steps
         self.seed = seed
         self._ids = corpus.ids
-        self._targets = targets.ids(corpus.types)
+        self._targets = targets.ids(corpus.types).astype(np.int32)
         # In the order of the corpus: at which step each sentence begins. Each one before adds a step to its words.
-        self._sentence_steps = np.asarray(corpus.sentence_starts) + np.arange(len(corpus.sentence_starts))
-        self._document_steps = self._sentence_steps[np.asarray(corpus.document_starts)]
+        self._sentence_steps = corpus.sentence_steps
+        together = -(-corpus.n_documents // MOST_PIECES)
+        firsts = np.append(corpus.document_starts[:-1:together], corpus.n_sentences)
+        self._document_steps = self._sentence_steps[firsts]
+        self._release = corpus.release
+        self._until_release = _RELEASED_AFTER
         self._order: tuple[int, np.ndarray, np.ndarray] | None = None
         self.steps_per_epoch = int(self._sentence_steps[-1]) // (rows * unroll_steps)
         if not self.steps_per_epoch:
@@ -68,6 +79,10 @@ class Stream:
 
     def window(self, step: int) -> Window:
         """Build the window of a step, counted from 0 over all epochs."""
+        self._until_release -= 1
+        if self._until_release < 0:
+            self._release()
+            self._until_release = _RELEASED_AFTER
         epoch, index = divmod(step, self.steps_per_epoch)
         starts, shifts = self._document_order(epoch)
         # Positions in the epoch's layout, then the same steps in the order of the corpus.
@@ -91,8 +106,8 @@ class Stream:
             type_rows=type_rows,
             forward=inverse[0],
             backward=inverse[1],
-            forward_targets=self._targets[forward_next],
-            backward_targets=self._targets[backward_next],
+            forward_targets=self._targets[forward_next].astype(np.int64),
+            backward_targets=self._targets[backward_next].astype(np.int64),
             starts=at_start,
         )
 

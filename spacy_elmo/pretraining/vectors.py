@@ -16,7 +16,8 @@ from spacy.attrs import LOWER, ORTH  # type: ignore[import-not-found]
 from spacy.vectors import Vectors  # type: ignore[import-not-found]
 
 from ..errors import PretrainingError
-from .corpus import BOS_TYPE, EOS_TYPE, SPECIAL_TYPES, EncodedCorpus
+from .corpus import EncodedCorpus
+from .word_types import BOS_TYPE, EOS_TYPE, SPECIAL_TYPES
 
 # From this size in float32 on a table is kept in float16, in which numbers of a vector of length 1 have three digits.
 LARGE_TABLE = 256 * 2**20

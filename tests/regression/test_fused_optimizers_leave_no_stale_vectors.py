@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -22,7 +24,9 @@ SENTENCES = [["the", "bank"]]
         pytest.param(lambda parameters: torch.optim.AdamW(parameters, lr=0.05), id="not fused"),
     ],
 )
-def test_vectors_are_of_the_weights_after_the_step(make):
+def test_vectors_are_of_the_weights_after_the_step(
+    make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
+) -> None:
     bilm = BiLM(BiLMConfig(lstm_dim=16, projection_dim=4, filters=((1, 4), (2, 4)))).initialize(0)
     other = BiLM(BiLMConfig(lstm_dim=16, projection_dim=4, filters=((1, 4), (2, 4)))).initialize(1)
     before, versions = bilm.encode(SENTENCES)[0], (bilm.version, other.version)
