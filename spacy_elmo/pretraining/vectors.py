@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import srsly
@@ -16,8 +16,10 @@ from spacy.attrs import LOWER, ORTH  # type: ignore[import-not-found]
 from spacy.vectors import Vectors  # type: ignore[import-not-found]
 
 from ..errors import PretrainingError
-from .corpus import EncodedCorpus
 from .word_types import BOS_TYPE, EOS_TYPE, SPECIAL_TYPES
+
+if TYPE_CHECKING:
+    from .corpus import EncodedCorpus
 
 # From this size in float32 on a table is kept in float16, in which numbers of a vector of length 1 have three digits.
 LARGE_TABLE = 256 * 2**20

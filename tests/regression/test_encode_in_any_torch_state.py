@@ -11,6 +11,7 @@ import spacy
 import torch
 
 from spacy_elmo.bilm.config import BiLMConfig
+from spacy_elmo.bilm.encode import encode
 from spacy_elmo.bilm.matmul import Precision
 from spacy_elmo.bilm.model import BiLM
 from spacy_elmo.errors import ElmoError
@@ -71,6 +72,6 @@ def test_out_of_another_dtype_is_refused(bilm: BiLM, n: int) -> None:
 
 
 @pytest.mark.parametrize("setting", ["cache_words", "max_length"])
-def test_true_is_no_number(bilm: BiLM, setting: Any) -> None:
+def test_true_is_no_number(bilm: BiLM, setting: str) -> None:
     with pytest.raises(ElmoError, match=f"{setting} is at least .*True"):
-        bilm.encode([["a"]], **{setting: True})
+        encode(bilm, [["a"]], **cast(Any, {setting: True}))
