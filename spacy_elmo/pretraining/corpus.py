@@ -42,6 +42,8 @@ _FILES = ("meta.json", *sorted(_TELLING_FILES))
 _SHARD_SIZE = 1 << 20
 # Shards. For fewer it does not pay to start processes.
 _ALONE = 4
+# Bytes of a corpus that may stay in memory.
+_KEPT = 64 << 20
 
 
 def corpus_key(reader: Callable[[Language], Iterator[Doc]], nlp: Language, *, settings: Any = None) -> str:
@@ -120,9 +122,10 @@ class EncodedCorpus:
     def release(self) -> None:
         """Give back the memory of what was read, as far as the system can: it is read again where it is needed.
 
-        Otherwise all that was ever touched counts as this process's memory until the system is short of it.
+        Otherwise all that was ever touched counts as this process's memory until the system is short of it. A small
+        corpus is kept.
         """
-        if hasattr(mmap, "MADV_DONTNEED"):
+        if hasattr(mmap, "MADV_DONTNEED") and sum(map(len, self.maps)) > _KEPT:
             for memory in self.maps:
                 memory.madvise(mmap.MADV_DONTNEED)
 

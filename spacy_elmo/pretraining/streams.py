@@ -13,8 +13,9 @@ from .word_types import BOS_TYPE, EOS_TYPE
 
 # Of more documents than this, so many neighbours stay together that their order is no longer than this.
 MOST_PIECES = 1 << 20
-# Windows, after which the memory of what was read is given back. A page of words lasts a row for about fifty.
-_RELEASED_AFTER = 256
+# Places that are read before their memory is given back: Linux maps up to a megabyte around each, of two files.
+_PLACES = 128
+_BLOCK = 1 << 16  # pieces that are looked up at once
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Stream:
     goes on where row i of window t ended. What is left at the end of an epoch, less than a window, is dropped.
     Of more than a million documents, neighbours stay together.
 
-    Memory: four bytes a type and 24 a document, of at most `MOST_PIECES` pieces; all else stays on disk.
+    Memory: four bytes a type and 28 a document, of at most `MOST_PIECES` pieces; all else stays on disk.
     """
 
     def __init__(self, corpus: EncodedCorpus, targets: Targets, *, rows: int, unroll_steps: int, seed: int) -> None:
@@ -64,11 +65,19 @@ class Stream:
         self._targets = targets.ids(corpus.types).astype(np.int32)
         # In the order of the corpus: at which step each sentence begins. Each one before adds a step to its words.
         self._sentence_steps = corpus.sentence_steps
-        together = -(-corpus.n_documents // MOST_PIECES)
-        firsts = np.append(corpus.document_starts[:-1:together], corpus.n_sentences)
-        self._document_steps = self._sentence_steps[firsts]
         self._release = corpus.release
-        self._until_release = _RELEASED_AFTER
+        self._release_after = self._until_release = max(1, _PLACES // rows)  # windows
+        # Of each piece, mostly a document: its first sentence, and at which step it begins.
+        together = -(-corpus.n_documents // MOST_PIECES)
+        n_pieces = -(-corpus.n_documents // together)
+        self._piece_sentences = np.full(n_pieces + 1, corpus.n_sentences)
+        self._piece_steps = np.full(n_pieces + 1, self._sentence_steps[-1])
+        for start in range(0, n_pieces, _BLOCK):
+            stop = min(start + _BLOCK, n_pieces)
+            sentences = corpus.document_starts[start * together : (stop - 1) * together + 1 : together]
+            self._piece_sentences[start:stop] = sentences
+            self._piece_steps[start:stop] = self._sentence_steps[sentences]
+            corpus.release()
         self._order: tuple[int, np.ndarray, np.ndarray] | None = None
         self.steps_per_epoch = int(self._sentence_steps[-1]) // (rows * unroll_steps)
         if not self.steps_per_epoch:
@@ -79,17 +88,19 @@ class Stream:
 
     def window(self, step: int) -> Window:
         """Build the window of a step, counted from 0 over all epochs."""
-        self._until_release -= 1
-        if self._until_release < 0:
+        if not self._until_release:
             self._release()
-            self._until_release = _RELEASED_AFTER
+            self._until_release = self._release_after
+        self._until_release -= 1
         epoch, index = divmod(step, self.steps_per_epoch)
-        starts, shifts = self._document_order(epoch)
+        order, starts = self._piece_order(epoch)
         # Positions in the epoch's layout, then the same steps in the order of the corpus.
         row_starts = np.arange(self.rows) * (self.steps_per_epoch * self.unroll_steps) + index * self.unroll_steps
         positions = row_starts[:, None] + np.arange(self.unroll_steps)
-        positions += shifts[np.searchsorted(starts, positions, side="right") - 1]
-        sentence = np.searchsorted(self._sentence_steps, positions, side="right") - 1
+        place = np.searchsorted(starts, positions, side="right") - 1
+        piece = order[place]
+        positions += self._piece_steps[piece] - starts[place]
+        sentence = self._sentence_at(positions, piece)
         start = self._sentence_steps[sentence]
         k = positions - start
         n = self._sentence_steps[sentence + 1] - start - 1
@@ -115,12 +126,21 @@ class Stream:
         # Where no word is wanted the place may lie outside of the sentence, even of the corpus.
         return np.asarray(self._ids[np.where(unused, 0, where)], dtype=np.int64)
 
-    def _document_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where in the epoch's layout each document begins, and what to add to get its steps in the corpus's order."""
+    def _sentence_at(self, positions: np.ndarray, piece: np.ndarray) -> np.ndarray:
+        """The sentence at each step of the corpus, which lies in a piece. Looks nowhere else, to touch few pages."""
+        low, high = self._piece_sentences[piece], self._piece_sentences[piece + 1]
+        while np.any(high - low > 1):
+            middle = (low + high) // 2
+            behind = self._sentence_steps[middle] > positions
+            low, high = np.where(behind, low, middle), np.where(behind, middle, high)
+        return low
+
+    def _piece_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The pieces as an epoch lays them out, and where in its layout each begins."""
         cached = self._order  # read once: another thread may set it
         if cached is None or cached[0] != epoch:
-            order = np.random.default_rng([self.seed, epoch]).permutation(len(self._document_steps) - 1)
-            lengths = np.diff(self._document_steps)[order]
-            starts = np.cumsum(lengths) - lengths
-            cached = self._order = (epoch, starts, self._document_steps[order] - starts)
+            n_pieces = len(self._piece_steps) - 1
+            order = np.random.default_rng([self.seed, epoch]).permutation(n_pieces).astype(np.int32)
+            starts = np.cumsum(np.append(0, np.diff(self._piece_steps)[order[:-1]]))
+            cached = self._order = (epoch, order, starts)
         return cached[1], cached[2]

@@ -421,7 +421,8 @@ def test_ids_are_the_smallest_integers(tmp_path: Path, n: int, dtype: type) -> N
     assert corpus.ids.tolist() == list(range(3, n + 3))
 
 
-def test_sentences_are_counted_in_steps_too(tmp_path: Path) -> None:
+def test_sentences_are_counted_in_steps_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "_KEPT", 0)
     corpus = encode_corpus(TEXTS, tmp_path / "corpus", key="a")
     assert corpus.n_documents == len(TEXTS)
     assert np.array_equal(corpus.sentence_steps, corpus.sentence_starts + np.arange(corpus.n_sentences + 1))

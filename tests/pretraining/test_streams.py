@@ -178,7 +178,8 @@ def test_memory_that_is_given_back_is_read_again(tmp_path: Path, monkeypatch: py
     vocabulary = build_vocabulary(corpus, 0)
     before = Stream(corpus, vocabulary, rows=2, unroll_steps=3, seed=0)
     expected = [before.window(step) for step in range(before.steps_per_epoch)]
-    monkeypatch.setattr("spacy_elmo.pretraining.streams._RELEASED_AFTER", 1)
+    monkeypatch.setattr("spacy_elmo.pretraining.streams._PLACES", 1)
+    monkeypatch.setattr("spacy_elmo.pretraining.corpus._KEPT", 0)
     stream = Stream(corpus, vocabulary, rows=2, unroll_steps=3, seed=0)
     for step, window in enumerate(expected):
         for name, array in vars(stream.window(step)).items():
