@@ -22,7 +22,7 @@ MAY_IMPORT = {
 }
 # The biLM and its files are of use without spaCy.
 WITHOUT_SPACY = ("bilm", "weights")
-OPTIONAL = ("h5py", "matplotlib", "pyarrow")
+OPTIONAL = ("datasets", "h5py", "matplotlib", "pyarrow", "zstandard")
 PACKAGE = Path(__file__).resolve().parents[1] / "spacy_elmo"
 ROOM_FILES = sorted(path for room in MAY_IMPORT for path in (PACKAGE / room).rglob("*.py"))
 

@@ -208,7 +208,7 @@ class DocLayers:
     def _compute(self, bilm: BiLM, docs: Sequence[Doc], spans: Sequence[Offsets]) -> list[np.ndarray]:
         prepare_child_process(bilm)
         layers, width = bilm.config.n_layers + 1, bilm.config.width
-        arrays = [torch.zeros(layers, len(doc), width, device=bilm.device) for doc in docs]
+        arrays = [torch.zeros(layers, len(doc), width, device=bilm.device, dtype=torch.float32) for doc in docs]
         sentences: list[list[str]] = []
         out: list[Tensor] = []
         moves = []

@@ -118,12 +118,11 @@ def model_card(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         "",
         *_table(("", ""), _sizes(meta, model)),
         "",
-        "## Perplexity",
+        f"## {'Perplexity' if 'joint_perplexity' in meta['metrics'] else 'Loss'}",
         "",
-        f"Of the dev text, after {meta['step']:,} steps ({meta['words']:,} tokens), by the whole vocabulary, each "
-        "sentence by itself:",
+        f"Of the dev text, after {meta['step']:,} steps ({meta['words']:,} tokens), each sentence by itself:",
         "",
-        *_table(("", "forward", "backward", "joint", "bits a character"), _perplexities(meta)),
+        *_table(("", "forward", "backward", "joint", "bits a character"), _figures(meta)),
         *_start_state(meta.get("start_state")),
         "",
         "## Training",
@@ -173,7 +172,7 @@ def _sizes(meta: Mapping[str, Any], model: Mapping[str, Any]) -> Iterator[tuple[
     yield "predicted words", f"{meta['vocabulary']:,}"
 
 
-def _perplexities(meta: Mapping[str, Any]) -> Iterator[list[str]]:
+def _figures(meta: Mapping[str, Any]) -> Iterator[list[str]]:
     initial = meta.get("initialize") or {}
     rows = [
         ("before, with its own vocabulary", initial.get("own")),
@@ -181,10 +180,11 @@ def _perplexities(meta: Mapping[str, Any]) -> Iterator[list[str]]:
         ("this model", meta["metrics"]),
     ]
     for name, scores in rows:
-        if scores and "joint_perplexity" in scores:
-            figures = [f"{scores[f'{which}_perplexity']:.2f}" for which in ("forward", "backward", "joint")]
-            bits = scores.get("bits_per_character")
-            yield [name, *figures, "" if bits is None else f"{bits:.4f}"]
+        for measure, digits in (("perplexity", 2), ("loss", 4)):
+            if scores and f"joint_{measure}" in scores:
+                figures = [f"{scores[f'{which}_{measure}']:.{digits}f}" for which in ("forward", "backward", "joint")]
+                bits = scores.get("bits_per_character")
+                yield [name, *figures, "" if bits is None else f"{bits:.4f}"]
 
 
 def _start_state(figures: Mapping[str, Any] | None) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from thinc.api import Config
 
 from ..bilm.model import BiLM
+from ..bilm.output_layer import OutputLayer
 from ..bilm.softmax import FullSoftmax
 from ..errors import PretrainingError, WeightsError
 from ..weights import recognised
@@ -29,17 +29,26 @@ from .vocabulary import N_SPECIAL, Vocabulary
 class InitialWeights:
     """Weights that a run goes on from.
 
-    bilm: as it was loaded. softmax, words: its own output layer and the words of its rows; None where there is none, or
-        it is not wanted. source: where it all comes from: path, family, sha256 (of the biLM's values and tables).
+    bilm: as it was loaded. softmax, words: its own output layer and the words of its rows; None where there is none, it
+        predicts no words, or it is not wanted.
+    source: where it all comes from: path, family, sha256 (of the biLM's values and tables).
     """
 
     bilm: BiLM
-    softmax: FullSoftmax | None
+    softmax: OutputLayer | None
     words: list[str] | None
     source: dict[str, str]
 
     def resolved(self, settings: Settings, config: Config) -> tuple[Settings, Config]:
-        """Settings and config with the sizes of these weights as [model], whatever stood there."""
+        """Settings and config with the sizes of these weights as [model], whatever stood there.
+
+        Raises PretrainingError for an objective that shares the word table.
+        """
+        if config["objective"].get("tie_weights"):
+            raise PretrainingError(
+                "objective.tie_weights: a run that goes on from weights keeps the rows of all words of their table, "
+                "and a softmax that shares it would need them to be those of the new vocabulary: set it to false"
+            )
         section = model_section(self.bilm.config)
         changed = Config({**config, "model": section})
         # One spelling whatever the source of a value, as `resolve` has it.
@@ -91,7 +100,7 @@ class InitialWeights:
         return new
 
     @torch.no_grad()
-    def fill(self, softmax: FullSoftmax, vocabulary: Vocabulary, corpus: EncodedCorpus) -> int:
+    def fill(self, softmax: OutputLayer, vocabulary: Vocabulary, corpus: EncodedCorpus) -> int:
         """Give a new output layer values to begin with.
 
         Rows of words that the old one knows are its own. To a new word it gave the probability of ``<UNK>``, and that
@@ -100,10 +109,10 @@ class InitialWeights:
         still unknown. The perplexity at step 0 is then the old model's, times what telling its unknown words apart by
         frequency costs. Random rows would take probability from all words, and so would ``<UNK>``'s without the bias.
 
-        Without an old one W is 0 and b_w = ln p_w, the words' frequencies: the run begins with the perplexity of these
-        instead of about V, and the biLM gets no gradient from random directions.
+        Without an old one, or with one of another kind, W is 0 and b_w = ln p_w, the words' frequencies: the run begins
+        with the perplexity of these instead of about V, and the biLM gets no gradient from random directions.
 
-        softmax: as the objective made it, on the CPU; one that is no table of words is left as it is.
+        softmax: as the objective made it, on the CPU; one without a table of words of its own is left as it is.
         corpus: the new text, of which the vocabulary was made.
         RETURNS: how many rows are the old one's.
         """
@@ -112,7 +121,8 @@ class InitialWeights:
         types, counts = corpus.types, np.asarray(corpus.counts)
         targets = vocabulary.ids(types)
         frequencies = np.bincount(targets, weights=counts, minlength=len(vocabulary))
-        if self.softmax is None or self.words is None:
+        old = self.softmax
+        if not isinstance(old, FullSoftmax) or self.words is None:
             # One more for each: what never occurs (a mark) is still possible. The boundaries end each sentence.
             frequencies[:2] += corpus.n_sentences
             softmax.W.zero_()
@@ -129,8 +139,8 @@ class InitialWeights:
         shares[N_SPECIAL - 1] = max(shares[N_SPECIAL - 1], 1.0)
         offsets = np.zeros(len(vocabulary))
         offsets[new] = np.log(shares[new] / shares[new].sum())
-        softmax.W.copy_(self.softmax.W[rows])
-        softmax.b.copy_(self.softmax.b[rows] + torch.from_numpy(offsets))
+        softmax.W.copy_(old.W[rows])
+        softmax.b.copy_(old.b[rows] + torch.from_numpy(offsets))
         return int(len(new) - new.sum()) + 1
 
 
@@ -145,14 +155,12 @@ def initial_weights(settings: InitializeSettings) -> InitialWeights | None:
     with recognised(path) as found:
         bilm = found.load()
         softmax, words = None, None
-        has_softmax = found.load_softmax is not None and (found.softmax_shape is None or found.softmax_shape())
-        if settings.softmax == "auto" and has_softmax:
+        shape = found.softmax_shape() if found.softmax_shape is not None else None
+        if settings.softmax == "auto" and shape is not None and shape.n_words is not None:
             try:
                 softmax, words = output_layer(path, found, bilm)
             except WeightsError as error:
                 raise WeightsError(f'{error}. initialize.softmax = "new" goes on without it') from error
-            if not isinstance(softmax, FullSoftmax):
-                softmax, words = None, None
         source = {"path": str(settings.weights), "family": found.family, "sha256": _sha256(bilm)}
     return InitialWeights(bilm=bilm, softmax=softmax, words=words, source=source)
 
@@ -178,20 +186,25 @@ def _sha256(bilm: BiLM) -> str:
     return digest.hexdigest()
 
 
-def comparison(initial: dict[str, Any], after: dict[str, Any], best: dict[str, Any] | None) -> str:
-    """Dev perplexities before and after, as a table.
+def comparison(initial: Mapping[str, Any], after: Mapping[str, Any], best: Mapping[str, Any] | None) -> str:
+    """The dev text's perplexity (or loss) before and after, as a table.
 
     initial: what the run began with: "own", the scores under the weights' own output layer and vocabulary, or None;
-        "step_0". after, best: other_scores with their "step"; best is left out where it is the last one.
+        "step_0". after, best: scores with their "step"; best is left out where it is the last one.
     """
-    rows = [("before, with its own vocabulary", initial.get("own")), ("before, step 0", initial["step_0"])]
+    rows = [("before, with its own vocabulary", initial.get("own")), ("before, step 0", initial.get("step_0"))]
     if best is not None and best["step"] != after["step"]:
         rows.append((f"best, step {best['step']}", best))
     rows.append((f"after, step {after['step']}", after))
-    lines = [f"{'Dev perplexity':<32}{'forward':>12}{'backward':>12}{'joint':>12}{'bits/char':>12}"]
+    measure = "perplexity" if "joint_perplexity" in after else "loss"
+    lines = [
+        f"{f'Dev {measure}':<32}" + "".join(f"{name:>12}" for name in ("forward", "backward", "joint", "bits/char"))
+    ]
     for name, scores in rows:
-        if scores is not None:
-            figures = [scores[f"{which}_perplexity"] for which in ("forward", "backward", "joint")]
-            bits = scores.get("bits_per_character", math.nan)
-            lines.append(f"{name:<32}" + "".join(f"{figure:>12.2f}" for figure in figures) + f"{bits:>12.4f}")
+        figures = [(scores or {}).get(f"{which}_{measure}") for which in ("forward", "backward", "joint")]
+        if scores and None not in figures:
+            bits = scores.get("bits_per_character")
+            cells = [*(f"{figure:.{2 if measure == 'perplexity' else 4}f}" for figure in figures)]
+            cells += [] if bits is None else [f"{bits:.4f}"]
+            lines.append(f"{name:<32}" + "".join(f"{cell:>12}" for cell in cells))
     return "\n".join(lines)

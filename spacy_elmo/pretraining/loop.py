@@ -19,7 +19,7 @@ from spacy import Language
 from thinc.api import Config
 
 from ..bilm.model import BiLM
-from ..bilm.softmax import FullSoftmax
+from ..bilm.output_layer import OutputLayer
 from ..errors import PretrainingError
 from ..weights.native import save_native, save_softmax
 from ..weights.vocabulary import save_vocabulary
@@ -32,9 +32,10 @@ from .checkpoint import (
     restore,
     save_checkpoint,
 )
-from .config import changed_keys, resolve
+from .config import changed_keys, nlp_settings, resolve
 from .curve import draw_curve
 from .initialize import comparison, initial_weights
+from .objectives import check_objective, output_layer, prediction_targets
 from .output import (
     BEST,
     CHECKPOINT,
@@ -47,12 +48,13 @@ from .output import (
     own_output,
     write_evaluations,
 )
-from .perplexity import Perplexity, perplexity
+from .perplexity import Evaluation, evaluate
 from .plan import make_plan
 from .precision import onednn_products
-from .prepare import blank_pipeline, dev_sentences, prepare_corpora
+from .prepare import dev_sentences, prepare_corpora
 from .step import TrainingStep
 from .streams import Stream
+from .texts import pipeline
 from .warm import check_warm, store_start_states
 
 
@@ -61,14 +63,14 @@ class PretrainingResult:
     """How a run ended.
 
     step (int): updates done, those before a resume included.
-    dev (Perplexity | None): of the last evaluation; None if the run was not started (dry run).
+    dev (Evaluation | None): perplexity or loss of the last evaluation; None if the run was not started (dry run).
     best_step (int | None): the step of the model in ``model-best``.
     stopped_by (int | None): the signal that stopped the run early.
     stopped_early (bool): whether it ended before ``max_steps`` because it had ceased to get better.
     """
 
     step: int
-    dev: Perplexity | None = None
+    dev: Evaluation | None = None
     best_step: int | None = None
     stopped_by: int | None = None
     stopped_early: bool = False
@@ -105,6 +107,7 @@ def pretrain(
     device = _device(settings.system.gpu_id)
     if training.precision == "float16" and device.type == "cpu":
         raise PretrainingError("training.precision float16 is for GPUs: on the CPU take bfloat16 or float32")
+    check_objective(settings.objective)
     start = initial_weights(settings.initialize)
     model_asked = config["model"]
     if start is not None:
@@ -131,31 +134,32 @@ def pretrain(
             check_warm(corpora.train)
         vocabulary = corpora.vocabulary
         tokens_per_step = training.step_rows * training.unroll_steps
+        stack.enter_context(_out_of_memory_explained(config, output))
+        targets = prediction_targets(settings.objective, corpora)
         stream = Stream(
             corpora.train,
-            vocabulary,
+            targets,
             rows=training.step_rows,
             unroll_steps=training.unroll_steps,
             seed=settings.system.seed,
         )
 
-        stack.enter_context(_out_of_memory_explained(config, output))
-        # The model: the biLM, the softmax of its training, and their optimizer.
+        # The model: the biLM, the output layer of its training, and their optimizer.
         if start is None:
             bilm_config = settings.bilm_config(len(vocabulary))
             bilm = BiLM(bilm_config, vocabulary=vocabulary.words if bilm_config.filters is None else None)
             bilm.initialize(settings.system.seed)
         else:
             bilm = start.start(vocabulary)
-        softmax = settings.objective(len(vocabulary), bilm.config.projection_dim)
+        bilm.to(device)
+        softmax = output_layer(settings.objective, targets, bilm, len(vocabulary))
         softmax.initialize(settings.system.seed)
         rows_kept = start.fill(softmax, vocabulary, corpora.train) if start is not None else 0
-        bilm.to(device)
         softmax.to(device)
         optimizer = settings.optimizer([*bilm.parameters(), *softmax.parameters()])
 
         products = stack.enter_context(onednn_products(training.onednn and device.type == "cpu"))
-        print(make_plan(settings, corpora, stream, bilm, softmax, products), file=stdout, flush=True)
+        print(make_plan(settings, corpora, stream, bilm, softmax, targets, products), file=stdout, flush=True)
         if start is not None:
             print(start.plan(model_asked, rows_kept, len(vocabulary)), file=stdout, flush=True)
         if dry_run:
@@ -204,7 +208,7 @@ def pretrain(
             return finish()
         if start is not None and checkpoint is None:
             own = start.own_perplexity(sentences, device)
-            initial = {"weights": start.source, "own": None if own is None else _scores(own)}
+            initial = {"weights": start.source, "own": None if own is None else own.scores()}
         start = None  # its memory
 
         training_step = TrainingStep(
@@ -253,29 +257,29 @@ def pretrain(
             due = step % training.eval_frequency == 0 or step == training.max_steps
             if info is None or (due and info["step"] < step):
                 started = time.perf_counter()
-                dev = perplexity(*training_step.shown, vocabulary.words, sentences)
+                dev = evaluate(*training_step.shown, targets, sentences)
                 evaluating = time.perf_counter() - started
                 if not math.isfinite(dev.joint):
-                    raise PretrainingError(f"the dev perplexity at step {step} is not finite. {_kept(output)}")
-                training_step.evaluated(-dev.bits_per_word)
+                    raise PretrainingError(f"the dev {dev.name} at step {step} is not finite. {_kept(output)}")
+                training_step.evaluated(dev.score)
                 # The untrained model is measured, but is never the best one.
-                if step > 0 and -dev.bits_per_word > best["score"]:
-                    best = {"score": -dev.bits_per_word, "step": step, "stale": 0}
+                if step > 0 and dev.score > best["score"]:
+                    best = {"score": dev.score, "step": step, "stale": 0}
                 elif step > 0:
                     best = {**best, "stale": best.get("stale", 0) + 1}
-                scores = _scores(dev)
+                scores = dev.scores()
                 if learn_rate is not None:
                     scores["learn_rate"] = learn_rate
                 if initial is not None and step == 0:
                     initial = {**initial, "step_0": scores}
-                evaluations.append({"step": step, "score": -dev.bits_per_word, **scores})
+                evaluations.append({"step": step, "score": dev.score, **scores})
                 write_evaluations(output / EVALUATIONS, evaluations)
                 # What is left: steps, and the evaluations between them.
                 steps_left = training.max_steps - step
                 info = {
                     "epoch": step // stream.steps_per_epoch,
                     "step": step,
-                    "score": -dev.bits_per_word,
+                    "score": dev.score,
                     "losses": {"bilm": math.fsum(recent) / len(recent)} if recent else {},
                     "other_scores": {
                         **scores,
@@ -435,25 +439,8 @@ def _draw(output: Path, stdout: IO[str]) -> None:
         print(f"No picture of the training curve: {error}", file=stdout, flush=True)
 
 
-def _scores(dev: Perplexity) -> dict[str, float]:
-    scores = {
-        "forward_perplexity": dev.forward,
-        "backward_perplexity": dev.backward,
-        "joint_perplexity": dev.joint,
-        "n_targets": dev.n_targets,
-    }
-    if dev.bits_per_character is not None and dev.n_characters is not None:
-        scores |= {"bits_per_character": dev.bits_per_character, "n_characters": dev.n_characters}
-    return scores
-
-
-def _dev_of(info: Mapping[str, Any] | None) -> Perplexity | None:
-    if info is None:
-        return None
-    scores = info["other_scores"]
-    names = ("forward", "backward", "joint")
-    figures = {name: scores[f"{name}_perplexity"] for name in names}
-    return Perplexity(n_targets=scores["n_targets"], n_characters=scores.get("n_characters"), **figures)
+def _dev_of(info: Mapping[str, Any] | None) -> Evaluation | None:
+    return None if info is None else Evaluation.from_scores(info["other_scores"])
 
 
 def _nlp_of(config: Config) -> Language:
@@ -462,9 +449,11 @@ def _nlp_of(config: Config) -> Language:
     spaCy's and spacy-loggers' ones read max_steps, eval_frequency and score_weights (columns that spaCy multiplies
     by 100: none of ours).
     """
-    nlp = blank_pipeline(config["nlp"]["lang"])
+    nlp = pipeline(nlp_settings(config["nlp"]))
     merged = nlp.config
     for name, section in config.items():
+        if name == "nlp":
+            continue  # spaCy's own section has more in it, and other things by the same names
         merged[name] = {**merged.get(name, {}), **section}
     merged["training"]["score_weights"] = {}
     nlp.config = merged
@@ -472,7 +461,7 @@ def _nlp_of(config: Config) -> Language:
 
 
 def _save_model(
-    folder: Path, bilm: BiLM, softmax: FullSoftmax, vocabulary: Sequence[str], config: Config, meta: Mapping[str, Any]
+    folder: Path, bilm: BiLM, softmax: OutputLayer, vocabulary: Sequence[str], config: Config, meta: Mapping[str, Any]
 ) -> None:
     with replaced_folder(folder) as new:
         save_native(bilm, new)

@@ -15,7 +15,6 @@ from thinc.api import Config
 from torch import Tensor
 
 from ..bilm.model import DIRECTIONS, BiLM
-from ..bilm.softmax import FullSoftmax
 from ..errors import PretrainingError
 from ..weights.native import load_native, load_native_softmax, save_native
 from ..weights.vocabulary import load_vocabulary
@@ -124,7 +123,7 @@ def store_start_states(
         if warm is None:
             warm = done[meta["step"]] = with_warm_state(bilm.to(device), stream, types, reset=reset)
         softmax, words = load_native_softmax(folder), load_vocabulary(folder / "vocabulary.txt")
-        if isinstance(softmax, FullSoftmax):
+        if softmax.has_perplexity:
             softmax.to(device)
             found = {
                 state: perplexity_by_position(warm, softmax, words, sentences, state=state) for state in get_args(State)
@@ -133,8 +132,7 @@ def store_start_states(
                 state: {name: part.joint for name, part in parts.items()} for state, parts in found.items()
             }
             now = perplexity(warm, softmax, words, sentences)
-            meta["metrics"] |= {f"{name}_perplexity": getattr(now, name) for name in ("forward", "backward", "joint")}
-            meta["metrics"]["bits_per_character"] = now.bits_per_character
+            meta["metrics"] |= now.scores()
             zero, own = meta["start_state"]["zero"], meta["start_state"]["warm"]
             print(
                 f"{folder.name}: with the start state the dev perplexity of the first five words is "

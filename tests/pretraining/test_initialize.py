@@ -133,7 +133,8 @@ def test_at_step_0_it_is_the_old_model_and_the_frequencies_of_what_that_did_not_
 
     hidden = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        before = torch.log_softmax(hidden @ load_softmax(trained).W.T + load_softmax(trained).b, dim=1)
+        its = load_softmax(trained).stored()
+        before = torch.log_softmax(hidden @ its["W"].T + its["b"], dim=1)
         after = torch.log_softmax(hidden @ softmax.W.T + softmax.b, dim=1)
     counts = Counter(word for sentence in corpora.train.sentences() for word in sentence if word not in old)
     total = sum(counts.values())
@@ -319,6 +320,30 @@ def test_a_softmax_of_another_model_is_named_and_can_be_left_aside(
         initialize__weights=str(tmp_path / "mixed"), initialize__softmax="new", training__max_steps=1, objective=FULL
     )
     assert run(config, tmp_path / "out")[0].step == 1
+
+
+def test_a_softmax_that_shares_the_word_table_is_refused(going_on: MakeConfig, trained: Path, tmp_path: Path) -> None:
+    config = going_on(
+        initialize__weights=str(trained),
+        objective={"@misc": "spacy-elmo.full_softmax.v1", "tie_weights": True},
+        model__filters=None,
+    )
+    with pytest.raises(PretrainingError, match=r"tie_weights: a run that goes on from weights"):
+        run(config, tmp_path / "out")
+
+
+def test_another_kind_of_softmax_begins_anew_and_can_be_gone_on_from(
+    going_on: MakeConfig, trained: Path, tmp_path: Path
+) -> None:
+    adaptive = {"@misc": "spacy-elmo.adaptive_softmax.v1", "cutoffs": [4], "div_value": 2.0}
+    config = going_on(initialize__weights=str(trained), objective=adaptive, training__max_steps=1)
+    _, text = run(config, tmp_path / "adaptive")
+    assert "before, with its own vocabulary" in text
+    assert "the softmax is new" in text
+    config = going_on(initialize__weights=str(tmp_path / "adaptive" / "model-last"), training__max_steps=1)
+    _, text = run(config, tmp_path / "full")
+    assert "before, with its own vocabulary" in text
+    assert "the softmax is new" in text
 
 
 @pytest.mark.parametrize(("key", "value"), [("softmax", "old"), ("weights", 3), ("optimizer", "x")])

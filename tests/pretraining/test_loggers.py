@@ -52,11 +52,11 @@ def test_spacys_own_logger_works(toy_config: MakeConfig, tmp_path: Path, name: s
     config = toy_config(logger=logger, training__max_steps=4, training__eval_frequency=2)
     result = pretrain(config, tmp_path / "out", stdout=stdout, stderr=io.StringIO())
     assert result.dev is not None
-    assert f"{-result.dev.bits_per_word:.2f}" in stdout.getvalue()
+    assert f"{result.dev.score:.2f}" in stdout.getvalue()
     if name != "spacy.ConsoleLogger.v1":
         entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
         assert [entry["step"] for entry in entries] == [0, 2, 4]
-        assert entries[-1]["score"] == pytest.approx(-result.dev.bits_per_word)
+        assert entries[-1]["score"] == pytest.approx(result.dev.score)
 
 
 def test_loggers_see_the_runs_config(toy_config: MakeConfig, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_several_loggers_and_lines_of_json(toy_config: MakeConfig, tmp_path: Pat
     assert [entry["step"] for entry in entries] == [0, 2, 4]
     assert result.dev is not None
     assert entries[-1]["joint_perplexity"] == result.dev.joint
-    assert entries[-1]["bits_per_character"] == result.dev.bits_per_character
+    assert entries[-1]["bits_per_character"] == result.dev.scores()["bits_per_character"]
     assert entries[-1]["loss_bilm"] > 0
     assert entries[-1]["learn_rate"] == 0.01
     assert "learn_rate" not in entries[0]
