@@ -50,7 +50,9 @@ def model_meta(
         "seconds": round(seconds, 1),
         "parameters": sum(parameter.numel() for parameter in bilm.parameters()),
         "vocabulary": len(corpora.vocabulary),
-        "metrics": dict(info["other_scores"]) if info else {},
+        "metrics": {name: value for name, value in info["other_scores"].items() if name != "learn_rate"}
+        if info
+        else {},
         "corpora": {
             "train": corpora.train.meta,
             "dev": corpora.dev.meta,

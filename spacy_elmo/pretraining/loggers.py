@@ -18,6 +18,7 @@ LogStep = Callable[[dict[str, Any] | None], None]
 SetupLogger = Callable[[Language, IO[str], IO[str]], tuple[LogStep, Callable[[], None]]]
 
 # "PPL" is written "LOSS" for an objective that has no perplexity.
+_BITS = "BITS/CHAR"
 _COLUMNS = (
     ("E", 6),
     ("#", 8),
@@ -25,7 +26,7 @@ _COLUMNS = (
     ("DEV FWD PPL", 12),
     ("DEV BWD PPL", 12),
     ("DEV PPL", 12),
-    ("BITS/CHAR", 9),
+    (_BITS, 9),
     ("TOKENS/S", 9),
     ("ETA", 9),
 )
@@ -59,8 +60,13 @@ def console_logger(progress_bar: bool = True) -> SetupLogger:
                 bar = None
 
         def write(cells: list[str]) -> None:
-            row = "  ".join(cell.rjust(width) for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
+            row = "  ".join(cell.rjust(width) for cell, (_, width) in zip(cells, columns(), strict=True))
             print(row, file=stdout, flush=True)
+
+        def columns() -> list[tuple[str, int]]:
+            if measure == "perplexity":
+                return [*_COLUMNS]
+            return [(name.replace("PPL", "LOSS"), width) for name, width in _COLUMNS if name != _BITS]
 
         def log_step(info: dict[str, Any] | None) -> None:
             nonlocal bar, measure
@@ -72,16 +78,17 @@ def console_logger(progress_bar: bool = True) -> SetupLogger:
             scores = info["other_scores"]
             if not measure:  # what there is to show is known from the first scores on
                 measure = "perplexity" if "joint_perplexity" in scores else "loss"
-                write([name.replace("PPL", "PPL" if measure == "perplexity" else "LOSS") for name, _ in _COLUMNS])
-                write(["-" * width for _, width in _COLUMNS])
+                write([name for name, _ in columns()])
+                write(["-" * width for _, width in columns()])
             digits = 2 if measure == "perplexity" else 4
+            bits = scores.get("bits_per_character")
             write(
                 [
                     f"{info['epoch']:.2f}" if isinstance(info["epoch"], float) else str(info["epoch"]),
                     str(info["step"]),
                     f"{info['losses']['bilm']:.3f}" if info["losses"] else "",
                     *(f"{scores[f'{name}_{measure}']:.{digits}f}" for name in ("forward", "backward", "joint")),
-                    f"{scores['bits_per_character']:.4f}" if scores.get("bits_per_character") is not None else "",
+                    *([f"{bits:.4f}" if bits is not None else ""] if measure == "perplexity" else []),
                     f"{scores['tokens_per_second']:.0f}" if scores.get("tokens_per_second") else "",
                     clock(info["seconds_left"]) if info.get("seconds_left") is not None else "",
                 ]

@@ -197,7 +197,7 @@ def pretrain(
             if initial is not None and info is not None:
                 scores = {entry["step"]: entry for entry in evaluations}
                 print(comparison(initial, scores[info["step"]], scores.get(best["step"])), file=stdout, flush=True)
-            _draw(output, stdout)
+            _draw(output, stderr)
             return PretrainingResult(
                 step=step, dev=_dev_of(info), best_step=best["step"], stopped_early=step < training.max_steps
             )
@@ -341,7 +341,7 @@ def pretrain(
                 flush=True,
             )
         elif step < training.max_steps:
-            _draw(output, stdout)
+            _draw(output, stderr)
             return PretrainingResult(
                 step=step, dev=_dev_of(info), best_step=best["step"], stopped_by=stopped_by[0] if stopped_by else None
             )
@@ -431,12 +431,12 @@ def _kept(output: Path) -> str:
     return f"The last good state is kept in {found}" if found else "There was no checkpoint yet"
 
 
-def _draw(output: Path, stdout: IO[str]) -> None:
+def _draw(output: Path, stderr: IO[str]) -> None:
     """The training curve; where it cannot be drawn a line says why, and that is all."""
     try:
         draw_curve(output)
     except PretrainingError as error:
-        print(f"No picture of the training curve: {error}", file=stdout, flush=True)
+        print(f"No picture of the training curve: {error}", file=stderr, flush=True)
 
 
 def _dev_of(info: Mapping[str, Any] | None) -> Evaluation | None:

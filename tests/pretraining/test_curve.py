@@ -55,9 +55,9 @@ def test_training_ends_with_it_or_a_line(
     config = toy_config(training__max_steps=2, training__schedule="constant")
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib", None)
-        stdout = io.StringIO()
-        assert pretrain(config, tmp_path / "out", stdout=stdout, stderr=io.StringIO()).step == 2
-        (line,) = [line for line in stdout.getvalue().splitlines() if "training curve" in line]
+        stderr = io.StringIO()
+        assert pretrain(config, tmp_path / "out", stdout=io.StringIO(), stderr=stderr).step == 2
+        (line,) = [line for line in stderr.getvalue().splitlines() if "training curve" in line]
         assert 'pip install "spacy-elmo[plot]"' in line
         assert not (tmp_path / "out" / CURVES[0]).exists()
     pytest.importorskip("matplotlib")
