@@ -5,6 +5,7 @@ A new block needs nothing where it is Python; a new command line needs an entry 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -184,6 +185,16 @@ def this_runs_it(words: list[str], folder: Path) -> None:
     assert shlex.join(words) in (ROOT / ".ci" / "run").read_text(encoding="utf8").splitlines()
 
 
+def draws(words: list[str], folder: Path) -> None:
+    """`elmo curve`: where matplotlib is missing, an error that says so."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        assert (folder / run([sys.executable, *words[1:]], folder).split()[0]).is_file()
+        return
+    done = subprocess.run([sys.executable, *words[1:]], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "spacy-elmo[plot]" in done.stdout
+
+
 COMMANDS: list[tuple[str, Callable[[list[str], Path], object]]] = [
     (r"python -m venv \.venv && \. \.venv/bin/activate", makes_environment),
     (r"pip install -r requirements\.txt", requirements_installed),
@@ -196,6 +207,7 @@ COMMANDS: list[tuple[str, Callable[[list[str], Path], object]]] = [
     (r"cat my_text\.txt \| python -m spacy elmo corpus .*", piped),
     (r"python -m spacy elmo (perplexity|info|embed) .*", as_it_stands),
     (r"python -m spacy elmo convert .*", converts),
+    (r"python -m spacy elmo curve .*", draws),
 ]
 
 

@@ -155,6 +155,9 @@ def _sources(corpora: Mapping[str, Any]) -> Iterator[str]:
         yield f"- {name}: `{reader}`" + (f", {settings}" if settings else "")
     if "dev" not in corpora.get("readers", {}):
         yield "- dev: held out of train"
+    for name in ("train", "dev"):
+        for what, count in corpora[name].get("notes", {}).items():
+            yield f"- {name}, left out or cut: {what}: {count:,}"
     if corpora["versions"]:
         yield f"- text of {', '.join(f'{package} {number}' for package, number in corpora['versions'].items())}"
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import io
+import random
+from pathlib import Path
 
 import pytest
+
+from spacy_elmo.pretraining.config import load_config
+from spacy_elmo.pretraining.loop import pretrain
 
 TEXT = ["--sentences", "12"]
 ROUNDS = ["--rounds", "2"]
@@ -113,3 +119,23 @@ def test_corpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert numbers(built, 0) == [pytest.approx(2e3, rel=0.3), pytest.approx(2e4, rel=0.3)]
     assert min(numbers(built, 3) + numbers(built, 4) + numbers(built, 7)) > 0
     assert all(0 < share < 100 for share in numbers(fed, 7))
+
+
+def test_start_state(capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path) -> None:
+    draw = random.Random(0)
+    verbs = {"cat": "purrs", "dog": "barks", "bird": "sings", "frog": "leaps"}
+    documents = [draw.choices(list(verbs), k=6) for _ in range(60)]
+    text = "\n\n".join("\n".join(f"The {one} {verbs[one]} ." for one in document) for document in documents)
+    (tmp_path / "text.txt").write_text(text, encoding="utf8")
+    sizes = {"model.lstm_dim": 16, "model.projection_dim": 8, "model.filters": [[1, 8], [2, 8]]}
+    training = {"rows": 4, "unroll_steps": 6, "max_steps": 150, "holdout": 6, "threads": 1, "reset": None}
+    options = {**sizes, **{f"training.{name}": value for name, value in training.items()}, "optimizer.learn_rate": 0.01}
+    paths = {"paths.raw": str(tmp_path / "text.txt"), "paths.cache": str(tmp_path / "cache")}
+    config = load_config(root / "configs" / "pretrain.cfg", {**options, **paths})
+    pretrain(config, tmp_path / "out", stdout=io.StringIO(), stderr=io.StringIO())
+    arguments = ["--model", str(tmp_path / "out" / "model-last"), "--text", str(tmp_path / "text.txt"), "--first", "2"]
+    (rows,) = run("start_state", capsys, *arguments)
+    assert [row[0] for row in rows] == ["1", "2", "1-2", "rest", "all"]
+    assert [int(row[1].replace(",", "")) for row in rows] == [180, 180, 360, 540, 900]
+    # Never reset in training: zero is nothing that the model has seen.
+    assert all("(-" in row[2] for row in (rows[0], rows[2], rows[4]))

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from spacy import registry
+from thinc.api import Config
 
 from spacy_elmo.errors import PretrainingError
 from spacy_elmo.pretraining.config import resolve
@@ -140,6 +142,16 @@ def test_a_log_that_is_not_ours_stays(toy_config: MakeConfig, tmp_path: Path) ->
     config["logger"]["path"] = str(tmp_path / "notes.txt" / "log.jsonl")
     with pytest.raises(PretrainingError, match=r"logger\.path: cannot write"):
         pretrain(config, tmp_path / "other", stdout=io.StringIO(), stderr=io.StringIO())
+
+
+def test_the_documents_fragment_is_a_logger(root: Path, toy_config: MakeConfig, tmp_path: Path) -> None:
+    text = (root / "docs" / "pretraining.md").read_text(encoding="utf8")
+    (code,) = re.findall(r"^```ini\n(\[logger\].*?)^```$", text, re.MULTILINE | re.DOTALL)
+    block = Config().from_str(code)["logger"]
+    block["*"]["file"]["path"] = str(tmp_path / "log.jsonl")
+    config = toy_config(logger=block, training__max_steps=2)
+    pretrain(config, tmp_path / "out", stdout=io.StringIO(), stderr=io.StringIO())
+    assert len((tmp_path / "log.jsonl").read_text(encoding="utf8").splitlines()) == 2
 
 
 def test_a_chain_of_nothing_is_refused() -> None:
