@@ -76,7 +76,8 @@ def text_lines(path: Path, longest: int, long_lines: LongLines, damage: Damage) 
     long_lines: what becomes of longer ones.
     """
     is_part = skipping = False  # of a longer line
-    for number, raw, ends in _bounded_lines(path, 4 * longest, damage):
+    # A character has at most four bytes; with a BOM and the line's end, what does not fit is longer for sure.
+    for number, raw, ends in _bounded_lines(path, 4 * longest + 5, damage):
         text = None if skipping else decoded(path, number, raw, damage)
         pieces = [] if text is None else cut(text, longest)
         if not is_part and (len(pieces) > 1 or (pieces and not ends)):

@@ -375,8 +375,8 @@ def test_out_of_memory_without_samples(
 
 def test_the_documents_fragments_are_objectives(root: Path, toy_config: MakeConfig) -> None:
     text = (root / "docs" / "pretraining.md").read_text(encoding="utf8")
-    blocks = [Config().from_str(code) for code in re.findall(r"^```ini\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
-    objectives = [block["objective"] for block in blocks if "objective" in block]
+    codes = re.findall(r"^```ini\n(\[objective\]\n.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    objectives = [Config().from_str(code)["objective"] for code in codes]
     assert objectives
     for objective in objectives:
         assert resolve(toy_config(objective=objective))[1]["objective"] == objective  # every argument is there
