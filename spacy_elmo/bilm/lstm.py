@@ -46,16 +46,27 @@ class LSTMLayer(nn.Module):
             self.bias.zero_()
 
     def forward(
-        self, inputs: Tensor, hidden: Tensor, cell: Tensor, keep: Tensor | None = None
+        self,
+        inputs: Tensor,
+        hidden: Tensor,
+        cell: Tensor,
+        keep: Tensor | None = None,
+        recurrent_dropout: float = 0.0,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Run over time, differentiably, with all rows of the same length.
 
         inputs: (T, B, P). hidden, cell: (B, P) and (B, H), the start state.
         keep: (T, B, 1), 0 where a row starts afresh at a step: its state before is zero. None: it never does.
+        recurrent_dropout: on the rows of the kernel that read h, one mask for all steps and rows of text (WeightDrop of
+            Merity et al., 2018, section 2).
         RETURNS: outputs (T, B, P), the last hidden (B, P) and cell (B, H).
         """
+        kernel: Tensor = self.kernel
+        if recurrent_dropout > 0.0:
+            of_inputs, of_hidden = kernel.split(inputs.shape[2])
+            kernel = torch.cat([of_inputs, F.dropout(of_hidden, recurrent_dropout)])
         return _LSTMFunction.apply(
-            inputs, hidden, cell, keep, self.kernel, self.bias, self.projection, self.cell_clip, self.proj_clip
+            inputs, hidden, cell, keep, kernel, self.bias, self.projection, self.cell_clip, self.proj_clip
         )
 
 
@@ -74,18 +85,24 @@ class LSTMStack(nn.Module):
             layer.initialize(generator)
 
     def forward(
-        self, inputs: Tensor, hidden: Tensor, cell: Tensor, dropout: float = 0.0, keep: Tensor | None = None
+        self,
+        inputs: Tensor,
+        hidden: Tensor,
+        cell: Tensor,
+        dropout: float = 0.0,
+        keep: Tensor | None = None,
+        recurrent_dropout: float = 0.0,
     ) -> tuple[list[Tensor], Tensor, Tensor]:
         """Run all layers, differentiably.
 
-        inputs: (T, B, P). hidden, cell: (L, B, P), (L, B, H). keep: as in ``LSTMLayer.forward``.
+        inputs: (T, B, P). hidden, cell: (L, B, P), (L, B, H). keep, recurrent_dropout: as in ``LSTMLayer.forward``.
         dropout: on the input of every layer; the skip adds what was left after dropout (as bilm-tf).
         RETURNS: L outputs (T, B, P), last hidden (L, B, P), last cell (L, B, H).
         """
         outputs, hiddens, cells = [], [], []
         for depth, layer in enumerate(self.layers):
             inputs = F.dropout(inputs, dropout, training=dropout > 0.0)
-            output, last_hidden, last_cell = layer(inputs, hidden[depth], cell[depth], keep)
+            output, last_hidden, last_cell = layer(inputs, hidden[depth], cell[depth], keep, recurrent_dropout)
             inputs = output + inputs if depth and self.use_skip_connections else output
             outputs.append(inputs)
             hiddens.append(last_hidden)
@@ -115,7 +132,7 @@ class _LSTMFunction(torch.autograd.Function):
     where rows can start afresh, a last line that shuts the forget gate. So the bias costs nothing, nor does its
     gradient, and a row that starts afresh loses its cell, and the gradient to it, by the formula itself.
 
-    Under autocast to bfloat16 matrix products read bfloat16; states, gates and all else are in the dtype of ``cell``.
+    Under autocast matrix products read its dtype; states, gates and all else are in the dtype of ``cell``.
     """
 
     @staticmethod

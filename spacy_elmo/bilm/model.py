@@ -44,6 +44,20 @@ class BiLMState:
         """The inverse of ``tensors``."""
         return cls(**tensors)
 
+    def split(self, parts: int) -> list[BiLMState]:
+        """The states of as many equal parts of the rows, in their order."""
+        rows = self.forward_hidden.shape[1] // parts
+        split = {name: tensor.split(rows, dim=1) for name, tensor in self.tensors().items()}
+        return [BiLMState(**{name: tensors[part] for name, tensors in split.items()}) for part in range(parts)]
+
+    @classmethod
+    def joined(cls, parts: Sequence[BiLMState]) -> BiLMState:
+        """The inverse of ``split``."""
+        if len(parts) == 1:
+            return parts[0]
+        names = parts[0].tensors()
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts], dim=1) for name in names})
+
 
 class BiLM(nn.Module):
     """A biLM: words in, L + 1 layers of vectors out. Layer 0 is the token vector, twice.
@@ -278,6 +292,7 @@ class BiLM(nn.Module):
         state: BiLMState,
         dropout: float = 0.0,
         starts: Tensor | None = None,
+        recurrent_dropout: float = 0.0,
     ) -> tuple[Tensor, Tensor, BiLMState]:
         """The top layers over a window of packed text, for training. Each type passes the token encoder once.
 
@@ -285,6 +300,7 @@ class BiLM(nn.Module):
         forward, backward: (B, T) int64, each step's type (0..U-1), in the order in which that direction reads.
         state: where the window before left off. dropout: on the input of each layer and on the result (as bilm-tf).
         starts: (B, T) bool, steps before which a row's state is set to zero. None: it is carried on, as bilm-tf does.
+        recurrent_dropout: on each layer's recurrent weights, one mask a window.
         RETURNS: forward (B, T, P), backward (B, T, P), the state after the window, detached.
         """
         table = self.token_encoder(token_ids)
@@ -296,7 +312,7 @@ class BiLM(nn.Module):
             ("backward", self.backward_lstm, backward),
         ):
             hidden, cell = getattr(state, f"{direction}_hidden"), getattr(state, f"{direction}_cell")
-            outputs, hidden, cell = stack(F.embedding(steps.t(), table), hidden, cell, dropout, keep)
+            outputs, hidden, cell = stack(F.embedding(steps.t(), table), hidden, cell, dropout, keep, recurrent_dropout)
             tops.append(F.dropout(outputs[-1], dropout, training=dropout > 0.0).transpose(0, 1))
             ends |= {f"{direction}_hidden": hidden.detach(), f"{direction}_cell": cell.detach()}
         return tops[0], tops[1], BiLMState.from_tensors(ends)

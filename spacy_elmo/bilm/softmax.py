@@ -98,7 +98,7 @@ class _SampledLoss(torch.autograd.Function):
     Gradients are made with the loss, a block of tokens after the other, while the block's logits are in the cache:
     those of all tokens (tokens x samples) are never held.
 
-    Under autocast to bfloat16 the products with W read bfloat16; all else is in the dtype of W.
+    Under autocast the products with W read its dtype; all else is in the dtype of W.
     """
 
     @staticmethod
@@ -146,15 +146,17 @@ class _SampledLoss(torch.autograd.Function):
             of_target = torch.exp(t[now] - highest)
             total = z.sum(dim=1).add_(of_target)
             losses[now] = total.log() + highest - t[now]
-            # Probabilities are z / total, and of the mean 1 / n: the few columns of y are scaled instead of z.
+            # Probabilities are z / total, and of the mean 1 / n: the few columns of y are scaled instead of z. The n
+            # comes after the product: with it float16 would have no digits left.
             share = 1.0 / (total * n)
             d_t[now] = of_target * share - 1.0 / n
             d_offset += share @ z
             p = z.to(dtype)
-            add_product(p.t(), (y[now] * share[:, None]).to(dtype), d_rows)
+            add_product(p.t(), (y[now] / total[:, None]).to(dtype), d_rows)
             product(p, table, d_y[now])
             d_y[now].mul_(share[:, None])
         buffers.give(logits)
+        d_rows.div_(n)
         d_y.addcmul_(wanted, d_t[:, None])
         ctx.save_for_backward(y, targets, samples, d_t, d_y, d_rows, d_offset)
         ctx.n_words, ctx.dtype = len(W), hidden.dtype

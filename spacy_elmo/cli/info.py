@@ -3,22 +3,105 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
 
 import typer
 
 from .errors import clean_errors
 
+if TYPE_CHECKING:
+    from ..weights.summary import Summary, Words
 
-def info(model: Path = typer.Argument(..., help="Weights of any format that spacy-elmo reads")) -> None:
-    """What a biLM's files hold: its sizes, where it comes from, how good it was on its dev text."""
+_LONGEST = 60  # characters of one value of meta.json
+
+
+# Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
+def info(
+    model: Path = typer.Argument(..., help="Weights of any format that spacy-elmo reads"),
+    weights: Optional[Path] = typer.Option(None, help="Of options at MODEL, if they lie elsewhere"),  # noqa: UP045
+    as_json: bool = typer.Option(False, "--json", help="Everything, as JSON"),
+) -> None:
+    """What a biLM's files hold: family, sizes, parameters, vocabulary, softmax, where it comes from."""
     with clean_errors():
-        from ..weights import load_bilm
+        from ..weights.summary import summary
 
-        bilm = load_bilm(model)
-        typer.echo(f"{sum(parameter.numel() for parameter in bilm.parameters()):,} parameters")
-        typer.echo(f"{bilm.config.n_layers + 1} layers of vectors of width {bilm.config.width}")
-        typer.echo(json.dumps(bilm.config.to_options(), indent=1))
-        meta = model / "meta.json"
-        if meta.is_file():
-            typer.echo(meta.read_text(encoding="utf8", errors="replace"))
+        found = summary(model, weights)
+        if as_json:
+            typer.echo(json.dumps(found.as_dict(), indent=1))
+        else:
+            for name, text in _rows(found):
+                typer.echo(f"{name:<14} {text}")
+
+
+def _rows(found: Summary) -> Iterator[tuple[str, str]]:
+    config = found.config
+    yield "path", str(found.path)
+    yield "family", found.family
+    yield "parameters", f"{found.n_parameters:,}" + (f", sizes as of {found.size_of}" if found.size_of else "")
+    for part, count in found.parameters.items():
+        yield "", f"{count:>11,} {part}"
+    yield "vectors", f"{config.n_layers + 1} layers of width {config.width}"
+    layers = _count(config.n_layers, "layer")
+    yield "LSTMs", f"{layers} a direction, {config.lstm_dim} cells, outputs of {config.projection_dim}"
+    clips = [f"{clip:g}" if clip else "none" for clip in (config.cell_clip, config.proj_clip)]
+    skips = "with" if config.use_skip_connections else "without"
+    yield "", f"{skips} skip connections; clips: cells {clips[0]}, outputs {clips[1]}"
+    if config.filters is not None:
+        filters = ", ".join(f"{count} of width {width}" for width, count in config.filters)
+        kind = "code points" if config.is_many_langs else "bytes and marks"
+        yield (
+            "characters",
+            f"{found.n_characters} {kind}, embeddings of {config.char_dim}, at most {config.max_characters_per_token} "
+            f"a word; {config.activation}, {_count(config.n_highway, 'highway')}",
+        )
+        yield "filters", f"{config.n_filters}: {filters}"
+    if found.word_table is not None:
+        yield "word table", _words(found.word_table)
+    yield "start state", "stored with the weights" if found.start_state else "zeros"
+    if found.softmax is None:
+        yield "softmax", "none, so no perplexity can be measured"
+    else:
+        fits = found.vocabulary is not None and found.vocabulary.size == found.softmax[0]
+        fits = fits and found.softmax[1] == config.projection_dim
+        more = found.softmax[0] * (found.softmax[1] + 1)
+        yield (
+            "softmax",
+            f"over {found.softmax[0]:,} words, {more:,} parameters more" + ("" if fits else "; it cannot be used:"),
+        )
+    if found.vocabulary is not None:
+        yield "vocabulary", _words(found.vocabulary)
+    if origin := _origin(found.meta):
+        yield "meta.json", origin
+    for problem in found.problems:
+        yield "problem", problem
+
+
+def _words(words: Words) -> str:
+    where = f" in {words.file}" if words.file else ""
+    more = ", ..." if words.size > len(words.first) else ""
+    return f"{words.size:,} words{where}: {', '.join(map(repr, words.first))}{more}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _origin(meta: Any) -> str:
+    """Plain values of meta.json, and its metrics; of whatever else it holds (lists of packages, of files) nothing."""
+    if not isinstance(meta, Mapping):
+        return ""
+    metrics = meta.get("metrics")
+    pairs = [*meta.items(), *(metrics.items() if isinstance(metrics, Mapping) else ())]
+    return ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in pairs if _is_plain(value))
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (int, float)) or (isinstance(value, str) and 0 < len(value) <= _LONGEST)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

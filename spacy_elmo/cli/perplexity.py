@@ -14,15 +14,16 @@ from .errors import clean_errors
 
 # Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def perplexity(
-    model: Path = typer.Argument(..., help="Folder that `elmo pretrain` wrote, such as training/bilm/model-best"),
+    model: Path = typer.Argument(..., help="Weights with their softmax: a folder of `elmo pretrain`, a checkpoint"),
     text: Optional[Path] = typer.Argument(None, help="Raw text; without it, the dev corpus of the config"),  # noqa: UP045
     per_sentence: bool = typer.Option(False, "--per-sentence", help="A line for each sentence"),
     config: Optional[Path] = typer.Option(None, help="Config of the dev corpus [default: the model's own]"),  # noqa: UP045
     lang: Optional[str] = typer.Option(None, help="Language of the tokenizer [default: the model's own]"),  # noqa: UP045
     precision: str = typer.Option("float32", help="Of matrix products: float32 or bfloat16"),
+    pretokenized: bool = typer.Option(False, help="TEXT is a sentence a line, words between white space"),
     output: Optional[Path] = typer.Option(None, help="Write the figures to this file too, as JSON"),  # noqa: UP045
 ) -> None:
-    """Perplexity of a text under a pretrained biLM: full softmax, each sentence by itself."""
+    """Perplexity of a text under a biLM that has its softmax: all of it, each sentence by itself."""
     with clean_errors():
         from ..bilm.matmul import checked_precision
         from ..pretraining.measure import measure
@@ -38,6 +39,7 @@ def perplexity(
             lang=lang,
             per_sentence=per_sentence,
             precision=checked_precision(precision),
+            pretokenized=pretokenized,
         )
         if per_sentence:
             typer.echo("joint\tforward\tbackward\ttargets\tsentence")

@@ -20,6 +20,7 @@ from torch import Tensor
 from ..bilm.model import BiLM, BiLMState
 from ..bilm.softmax import FullSoftmax
 from ..errors import PretrainingError, WeightsError
+from .schedules import Progress
 
 TENSORS_FILE = "tensors.safetensors"
 STATE_FILE = "state.json"
@@ -107,6 +108,7 @@ class _State(_Part):
     info: _Info | None
     corpora: dict[str, str]
     config: dict[str, dict[str, Any]]
+    progress: Progress = Progress()
     # Shapes of all that is stored beside.
     tensors: dict[str, list[int]]
 
@@ -132,6 +134,15 @@ class Checkpoint:
             key.removeprefix(f"{name}/"): value for key, value in self.tensors.items() if key.startswith(f"{name}/")
         }
 
+    @contextmanager
+    def fitting(self) -> Iterator[None]:
+        """What the block takes from the checkpoint must fit. Raises PretrainingError if it does not."""
+        try:
+            yield
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            file = self.folder / TENSORS_FILE
+            raise PretrainingError(f"{file} does not fit the config, or is damaged: {error}") from error
+
 
 def save_checkpoint(
     folder: Path,
@@ -142,17 +153,21 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     state: BiLMState,
     record: Mapping[str, Any],
+    more: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> None:
     """Write a checkpoint: tensors as safetensors, the rest as JSON.
+
+    more: further groups of tensors.
 
     The random state of dropout is stored with the rest, so that the next step draws what it would have drawn.
     """
     groups = {
         "bilm": bilm.state_dict(),
         "softmax": softmax.state_dict(),
-        "optimizer": _optimizer_tensors(optimizer),
+        "optimizer": optimizer_tensors(optimizer.state_dict()["state"], optimizer),
         "state": state.tensors(),
         "random": _random_states(next(bilm.parameters()).device),
+        **(more or {}),
     }
     tensors = {
         f"{group}/{name}": tensor.detach().cpu().contiguous()
@@ -213,28 +228,24 @@ def restore(checkpoint: Checkpoint, *, bilm: BiLM, softmax: FullSoftmax, optimiz
     RETURNS: the LSTM states of all rows, on the model's device.
     """
     device = next(bilm.parameters()).device
-    try:
+    with checkpoint.fitting():
         bilm.load_state_dict(checkpoint.group("bilm"))
         softmax.load_state_dict(checkpoint.group("softmax"))
-        per_parameter: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in checkpoint.group("optimizer").items():
-            index, name = key.split(".", 1)
-            per_parameter.setdefault(int(index), {})[name] = tensor
-        optimizer.load_state_dict({"state": per_parameter, "param_groups": optimizer.state_dict()["param_groups"]})
+        state = optimizer_state(checkpoint.group("optimizer"))
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         random = checkpoint.group("random")
         torch.set_rng_state(random["cpu"])
         if device.type == "cuda" and "cuda" in random:
             torch.cuda.set_rng_state(random["cuda"], device)
-        state = {name: tensor.to(device) for name, tensor in checkpoint.group("state").items()}
-        return BiLMState.from_tensors(state)
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        file = checkpoint.folder / TENSORS_FILE
-        raise PretrainingError(f"{file} does not fit the config, or is damaged: {error}") from error
+        return BiLMState.from_tensors({name: tensor.to(device) for name, tensor in checkpoint.group("state").items()})
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimizer_tensors(state: Mapping[int, Mapping[str, Any]], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """An optimizer's state (of its ``state_dict``) as flat names and tensors. Raises PretrainingError for anything else
+    in it.
+    """
     tensors = {}
-    for index, values in optimizer.state_dict()["state"].items():
+    for index, values in state.items():
         for name, value in values.items():
             if not isinstance(value, Tensor):
                 raise PretrainingError(
@@ -243,6 +254,15 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
                 )
             tensors[f"{index}.{name}"] = value
     return tensors
+
+
+def optimizer_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """The inverse of ``optimizer_tensors``."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = tensor
+    return state
 
 
 def _random_states(device: torch.device) -> dict[str, Tensor]:

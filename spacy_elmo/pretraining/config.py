@@ -10,16 +10,17 @@ import configparser
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from confection import ConfigValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 from spacy import Language, registry
 from spacy.tokens import Doc
-from thinc.api import Config
+from thinc.api import Config, Optimizer
 
 from ..bilm.config import BiLMConfig
 from ..errors import ElmoError, PretrainingError
+from .schedules import SCHEDULES
 
 Reader = Callable[[Language], Iterator[Doc]]
 
@@ -32,6 +33,10 @@ FIXED_KEYS = (
     "model",
     "objective.@misc",
     "optimizer.@misc",
+    "optimizer.name",
+    "optimizer.settings.amsgrad",
+    "optimizer.settings.centered",
+    "optimizer.settings.momentum",
     "system.seed",
     "training.rows",
     "training.unroll_steps",
@@ -83,24 +88,49 @@ class VocabularySettings(_Section):
     min_count: int = Field(1, ge=1)
 
 
+def _schedule(value: Any) -> str | Iterator[float]:
+    if value in SCHEDULES if isinstance(value, str) else isinstance(value, Iterator):
+        return value
+    raise ValueError(f"must be {', '.join(SCHEDULES)} or a registered schedule (@schedules)")
+
+
 class TrainingSettings(_Section):
-    """[training]. Tokens of one step and direction: rows × unroll_steps."""
+    """[training]. Tokens of one step and direction: rows × accumulate × unroll_steps."""
 
     rows: int = Field(32, ge=1)
+    accumulate: int = Field(1, ge=1)
     unroll_steps: int = Field(20, ge=1)
     max_steps: int = Field(1000, ge=1)
-    schedule: Literal["cosine", "constant"] = "cosine"
+    schedule: Annotated[Any, PlainValidator(_schedule)] = "cosine"
     warmup_steps: int = Field(0, ge=0)
+    learn_rate_end: float = Field(0.1, ge=0.0, le=1.0)
+    plateau_factor: float = Field(0.5, gt=0.0, lt=1.0)
+    plateau_patience: int = Field(2, ge=1)
     reset: Literal["sentence"] | None = "sentence"
     dropout: float = Field(0.1, ge=0.0, lt=1.0)
+    recurrent_dropout: float = Field(0.0, ge=0.0, lt=1.0)
     clip_norm: float = Field(10.0, gt=0.0)
+    ema: float = Field(0.0, ge=0.0, lt=1.0)
+    non_finite: Literal["stop", "skip", "halve"] = "stop"
+    non_finite_limit: int = Field(10, ge=1)
     holdout: int = Field(50, ge=2)
     eval_frequency: int = Field(500, ge=1)
     eval_tokens: int = Field(10_000, ge=1)
     checkpoint_frequency: int = Field(100, ge=1)
     threads: int = Field(0, ge=0)
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
     onednn: bool = False
+
+    @model_validator(mode="after")
+    def _registered_schedule_alone(self) -> TrainingSettings:
+        if self.warmup_steps and not isinstance(self.schedule, str):
+            raise ValueError("warmup_steps is of no use to a registered schedule: set it to 0")
+        return self
+
+    @property
+    def step_rows(self) -> int:
+        """Rows of text that a step reads."""
+        return self.rows * self.accumulate
 
 
 class Settings(_Section):
@@ -198,8 +228,17 @@ def resolve(config: Config) -> tuple[Settings, Config]:
         raise
     except (ConfigValidationError, ValueError) as error:  # a catalogue's unknown name is a ValueError too
         raise PretrainingError(f"the config does not fit: {_message(error)}") from error
+    if isinstance(settings.optimizer, Optimizer):
+        raise PretrainingError(
+            "the config does not fit:\n  optimizer: thinc's optimizers (@optimizers) move no weights of torch: take "
+            '@misc = "spacy-elmo.adamw.v1", "spacy-elmo.adagrad.v1" or "spacy-elmo.torch_optimizer.v1"'
+        )
     _check_model_keys(settings.model)
-    defaults = settings.model_dump(include={"paths", "system", "nlp", "vocabulary", "training"})
+    schedule = filled.get("training", {}).get("schedule", TrainingSettings().schedule)  # a block stays a block
+    defaults = settings.model_dump(
+        include={"paths", "system", "nlp", "vocabulary", "training"}, exclude={"training": {"schedule"}}
+    )
+    defaults["training"]["schedule"] = schedule
     for name, section in defaults.items():
         filled[name] = section
     for name, default in _model_fields().items():
@@ -211,8 +250,14 @@ def resolve(config: Config) -> tuple[Settings, Config]:
 
 
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The fixed keys (``section.key``) whose values differ between the config of a checkpoint and a new one."""
+    """The fixed keys (``section.key``) whose values differ between the config of a checkpoint and a new one.
+
+    Of rows and accumulate the product counts: the rows of a step can be read in other parts than before.
+    """
     old_values, new_values = dict(_flatten(old)), dict(_flatten(new))
+    for values in (old_values, new_values):
+        if isinstance(values.get("training.rows"), int):
+            values["training.rows"] *= values.get("training.accumulate", 1)
     return [
         key
         for key in sorted(old_values.keys() | new_values.keys())

@@ -38,7 +38,7 @@ def console_logger(progress_bar: bool = True) -> SetupLogger:
         from tqdm import tqdm
 
         training = nlp.config["training"]
-        tokens_per_step = training["rows"] * training["unroll_steps"]
+        tokens_per_step = training["rows"] * training.get("accumulate", 1) * training["unroll_steps"]
         total = training["max_steps"] * tokens_per_step
         bar: tqdm | None = None
 

@@ -86,6 +86,8 @@ def pretrain(
     training = settings.training
 
     device = _device(settings.system.gpu_id)
+    if training.precision == "float16" and device.type == "cpu":
+        raise PretrainingError("training.precision float16 is for GPUs: on the CPU take bfloat16 or float32")
 
     with ExitStack() as stack:
         # Refuse what cannot work before the corpora are read.
@@ -105,11 +107,11 @@ def pretrain(
                 f"the text is not the one that the run in {output} read: restore it, or choose another folder"
             )
         vocabulary = corpora.vocabulary
-        tokens_per_step = training.rows * training.unroll_steps
+        tokens_per_step = training.step_rows * training.unroll_steps
         stream = Stream(
             corpora.train,
             vocabulary,
-            rows=training.rows,
+            rows=training.step_rows,
             unroll_steps=training.unroll_steps,
             seed=settings.system.seed,
         )
@@ -131,7 +133,7 @@ def pretrain(
 
         # Where the run stands.
         torch.manual_seed(settings.system.seed)  # dropout; all else has generators of its own
-        step, state, seconds = 0, bilm.zero_state(training.rows), 0.0
+        step, state, seconds = 0, bilm.zero_state(training.step_rows), 0.0
         best: dict[str, Any] = {"score": -1e9, "step": None}
         info: dict[str, Any] | None = None
         if checkpoint is not None:
@@ -150,6 +152,8 @@ def pretrain(
         training_step = TrainingStep(
             bilm=bilm, softmax=softmax, optimizer=optimizer, types=corpora.train.types, settings=training
         )
+        if checkpoint is not None:
+            training_step.restore(checkpoint)
         sentences = dev_sentences(corpora.dev, training.eval_tokens)
         losses = stack.enter_context(closing(LossesFile(output / LOSSES, earlier_losses)))
         log_step, finish_log = settings.logger(_nlp_of(config), stdout, stderr)
@@ -158,11 +162,12 @@ def pretrain(
 
         def save(name: str) -> None:
             meta = _meta(settings, corpora, info)
-            _save_model(output / name, bilm, softmax, vocabulary.words, config, meta)
+            _save_model(output / name, *training_step.shown, vocabulary.words, config, meta)
 
         def save_state() -> None:
             losses.sync()
             record = {"best": best, "info": info, "seconds": seconds, "corpora": corpora.hashes, "config": config}
+            record["progress"] = training_step.record()
             save_checkpoint(
                 output / CHECKPOINT,
                 step=step,
@@ -171,6 +176,7 @@ def pretrain(
                 optimizer=optimizer,
                 state=state,
                 record=record,
+                more=training_step.tensors(),
             )
 
         if info is not None:
@@ -181,9 +187,10 @@ def pretrain(
             # Evaluate: at the start, every so often, and at the end.
             due = step % training.eval_frequency == 0 or step == training.max_steps
             if info is None or (due and info["step"] < step):
-                dev = perplexity(bilm, softmax, vocabulary.words, sentences)
+                dev = perplexity(*training_step.shown, vocabulary.words, sentences)
                 if not math.isfinite(dev.joint):
                     raise PretrainingError(f"the dev perplexity at step {step} is not finite. {_kept(output)}")
+                training_step.evaluated(-dev.bits_per_word)
                 # The untrained model is measured, but is never the best one.
                 if step > 0 and -dev.bits_per_word > best["score"]:
                     best = {"score": -dev.bits_per_word, "step": step}
@@ -229,8 +236,11 @@ def pretrain(
             spent = time.perf_counter() - started
             seconds += spent
             recent_seconds += spent
-            recent.append(result.loss)
-            losses.write({"step": step, "loss": result.loss, "forward": result.forward, "backward": result.backward})
+            if result.skipped is None:
+                recent.append(result.loss)
+            losses.write({"step": step, **result.entry()})
+            if result.note:
+                print(f"Step {step}: {result.note}", file=stdout, flush=True)
             log_step(None)
 
     return PretrainingResult(
@@ -311,7 +321,8 @@ def _out_of_memory_explained(config: Config, output: Path) -> Iterator[None]:
             f"out of memory: lower training.rows ({training['rows']}), training.unroll_steps "
             f"({training['unroll_steps']}){f' or objective.n_samples ({samples})' if samples else ''}, or the sizes of "
             f"the model: model.lstm_dim ({model['lstm_dim']}), model.projection_dim ({model['projection_dim']}), "
-            f"vocabulary.max_words ({config['vocabulary']['max_words']}). {_kept(output)}"
+            f"vocabulary.max_words ({config['vocabulary']['max_words']}). Fewer rows and as much more "
+            f"training.accumulate ({training.get('accumulate', 1)}) are the same training. {_kept(output)}"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Measure a pretrained model's folder: perplexity of a text, or of the dev corpus of a config."""
+"""Measure weights that have their softmax: perplexity of a text, or of the dev corpus of a config."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..bilm.matmul import Precision, checked_precision
 from ..bilm.model import BiLM
 from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
-from ..weights import load_bilm, load_softmax, load_vocabulary
+from ..weights import Found, recognised
 from ..weights.files import read_json
 from .config import NlpSettings, load_config, resolve
 from .corpus import encode_corpus
 from .perplexity import Perplexity, perplexities
 from .prepare import blank_pipeline, prepare_corpora
-from .raw_text import raw_text
+from .raw_text import raw_text, sentence_lines
 
-SOFTMAX, VOCABULARY, CONFIG, META = "softmax.safetensors", "vocabulary.txt", "pretrain.cfg", "meta.json"
+CONFIG, META = "pretrain.cfg", "meta.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,29 +57,36 @@ def measure(
     lang: str | None = None,
     per_sentence: bool = False,
     precision: Precision = "float32",
+    pretokenized: bool = False,
 ) -> Report:
-    """Perplexity of a text under a model that ``pretrain`` saved.
+    """Perplexity of a text under a biLM that has the softmax of its pretraining.
 
-    model: the folder, with its softmax and vocabulary.
+    model: what ``pretrain`` saved, or a TensorFlow checkpoint of bilm-tf with its vocabulary, in an archive too: any
+        path of these that ``load_bilm`` takes.
     text: raw text (file, folder, glob); None: the dev corpus of ``config``.
     config: None: the one that lies in the model's folder.
     lang: whose tokenizer cuts ``text``; None: that of the config, or else of the model's ``meta.json``.
     precision: of the matrix products, the softmax's included: "float32" or "bfloat16".
-    Raises WeightsError, CorpusError or PretrainingError, ElmoError for another precision.
+    pretokenized: ``text`` is a sentence a line, its words between white space, as bilm-tf reads it: no tokenizer runs.
+    Raises WeightsError, for weights without a softmax too; CorpusError or PretrainingError, ElmoError for another
+    precision.
     """
     checked_precision(precision)
     model = Path(model)
-    bilm = load_bilm(model)
-    for name in (SOFTMAX, VOCABULARY):
-        if not (model / name).is_file():
-            raise WeightsError(f"{model} has no {name}: a perplexity needs the output layer that `elmo pretrain` saves")
-    softmax, vocabulary = load_softmax(model), load_vocabulary(model / VOCABULARY)
-    _check_fit(model, bilm, softmax, vocabulary)
+    with recognised(model) as found:
+        bilm = found.load()
+        softmax, vocabulary = _output_layer(model, found, bilm)
+        if text is None:
+            if config is None and not (found.folder / CONFIG).is_file():
+                raise WeightsError(f"{model}: has no {CONFIG} that names a dev text: give the text to measure")
+            settings, filled = resolve(load_config(config or found.folder / CONFIG))
+        elif not pretokenized:
+            nlp = blank_pipeline(lang if lang is not None else _lang(found.folder, config))
     if text is None:
-        settings, filled = resolve(load_config(config or model / CONFIG))
         sentences = list(prepare_corpora(settings, filled).dev.sentences())
+    elif pretokenized:
+        sentences = list(sentence_lines(text))
     else:
-        nlp = blank_pipeline(lang if lang is not None else _lang(model, config))
         # Encoded as pretraining encodes it, so that a sentence is the same thing in both.
         with TemporaryDirectory() as folder:
             corpus = encode_corpus(raw_text(text)(nlp), Path(folder) / "text", key="")
@@ -95,27 +102,37 @@ def measure(
     )
 
 
-def _check_fit(model: Path, bilm: BiLM, softmax: FullSoftmax, vocabulary: Sequence[str]) -> None:
-    rows, width = softmax.W.shape
-    if rows != len(vocabulary):
+def _output_layer(model: Path, found: Found, bilm: BiLM) -> tuple[FullSoftmax, list[str]]:
+    """The softmax and its words, compared with each other and the biLM."""
+    if found.load_softmax is None or found.softmax_words is None:
         raise WeightsError(
-            f"{model / SOFTMAX} predicts {rows} words, but {model / VOCABULARY} has {len(vocabulary)}: "
-            "they are not of the same model"
+            f"{model}: these weights ({found.family}) come without a softmax, and a perplexity needs one. The folders "
+            "of `elmo pretrain` have it (softmax.safetensors with vocabulary.txt), and bilm-tf's TensorFlow "
+            "checkpoints with their vocabulary; HDF5 files, token embeddings and models of ELMoForManyLangs do not"
+        )
+    softmax = found.load_softmax()
+    rows, width = softmax.W.shape
+    words = found.softmax_words(rows)
+    if rows != len(words):
+        raise WeightsError(
+            f"{model}: its softmax predicts {rows} words, but its vocabulary has {len(words)}: they are not of the "
+            "same model"
         )
     if width != bilm.config.projection_dim:
         raise WeightsError(
-            f"{model / SOFTMAX} reads vectors of {width} numbers, but the biLM of {model} gives "
-            f"{bilm.config.projection_dim} in each direction: they are not of the same model"
+            f"{model}: its softmax reads vectors of {width} numbers, but its biLM gives {bilm.config.projection_dim} "
+            "in each direction: they are not of the same model"
         )
+    return softmax, words
 
 
-def _lang(model: Path, config: Path | str | None) -> str:
+def _lang(folder: Path, config: Path | str | None) -> str:
     """The language of a config; of the model's meta.json where there is none that names it; else a config's default."""
-    path = Path(config) if config else model / CONFIG
+    path = Path(config) if config else folder / CONFIG
     if config or path.is_file():
         lang = load_config(path).get("nlp", {}).get("lang")
         if lang is not None:
             return lang
-    meta = read_json(model / META) if (model / META).is_file() else {}
+    meta = read_json(folder / META) if (folder / META).is_file() else {}
     lang = meta.get("lang") if isinstance(meta, dict) else None
     return lang if isinstance(lang, str) else NlpSettings().lang

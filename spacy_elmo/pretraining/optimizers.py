@@ -1,12 +1,15 @@
-"""Optimizers that a config can ask for, and the course of the learning rate.
+"""Optimizers that a config can ask for.
 
-Of a parameter with a sparse gradient (the words' rows of a sampled softmax) they read and write the gradient's rows and
-no others, so that a step costs the same with a vocabulary of any size. Their state is dense, in checkpoints too.
+Of a parameter with a sparse gradient (the words' rows of a sampled softmax) our own, ``adagrad`` and ``adamw``, read
+and write the gradient's rows and no others, so that a step costs the same with a vocabulary of any size. Their state is
+dense, in checkpoints too.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,8 +20,13 @@ from ..errors import PretrainingError
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
-# The learning rate's end under the cosine schedule, as a share of its peak.
-COSINE_END = 0.1
+# Optimizers of torch that are none for us.
+_UNFIT = {
+    "LBFGS": "asks for the loss several times a step",
+    "SparseAdam": "takes no dense gradients (spacy-elmo.adamw.v1 does the same with sparse ones, and takes both)",
+}
+# Settings of torch's optimizers that are not the user's to make.
+_NO_SETTINGS = ("params", "maximize", "differentiable", "capturable")
 
 
 def adagrad(learn_rate: float = 0.2, initial_accumulator: float = 1.0) -> MakeOptimizer:
@@ -76,6 +84,78 @@ def adamw(
         return RowsAdamW(groups, lr=learn_rate, betas=(beta1, beta2), eps=eps, fused=True)
 
     return create
+
+
+def torch_optimizer(name: str, settings: dict[str, Any] | None = None) -> MakeOptimizer:
+    """``spacy-elmo.torch_optimizer.v1``: any optimizer of ``torch.optim`` that works with one gradient a step.
+
+    Where it cannot read the sparse gradients of a sampled softmax they are made dense, with a warning: a step then
+    moves all rows of the table. SGD and Adagrad read them, as long as they have neither decay nor momentum.
+
+    name (str): as in torch, "NAdam".
+    settings (dict): its arguments by torch's names, ``lr`` among them; the schedule multiplies ``lr``. None: torch's
+        defaults.
+    Raises PretrainingError that lists the names, or the settings, for an unknown one; for a value that torch refuses.
+    """
+    known = sorted(
+        key
+        for key, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
+    )
+    fit = ", ".join(key for key in known if key not in _UNFIT)
+    if name in _UNFIT:
+        raise PretrainingError(f"optimizer.name is {name}, which {_UNFIT[name]}: choose one of {fit}")
+    if name not in known:
+        raise PretrainingError(f"optimizer.name is {name}, but torch.optim has {fit}")
+    torch_class = getattr(torch.optim, name)
+    wanted = {key: tuple(value) if isinstance(value, list) else value for key, value in (settings or {}).items()}
+    names = [key for key in inspect.signature(torch_class).parameters if key not in _NO_SETTINGS]
+    unknown = sorted(set(wanted) - set(names))
+    if unknown:
+        raise PretrainingError(
+            f"optimizer.settings: {name} has no {', '.join(unknown)}; its settings are {', '.join(names)}"
+        )
+    reads_rows = name in ("SGD", "Adagrad") and not any(
+        wanted.get(key) for key in ("momentum", "weight_decay", "fused")
+    )
+    made = torch_class if reads_rows else type(name, (_Densified, torch_class), {})
+
+    def create(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        try:
+            return made(list(parameters), **wanted)
+        except (ValueError, TypeError, RuntimeError, AssertionError, LookupError) as error:
+            raise PretrainingError(f"torch's {name} cannot be made: {error}") from error
+
+    create([nn.Parameter(torch.zeros(1, 1))])  # what torch refuses is refused before any text is read
+    return create
+
+
+class _Densified(torch.optim.Optimizer):
+    """Mixed into an optimizer of torch that cannot read sparse gradients."""
+
+    _warned = False
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One update. There is no closure."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter.grad.is_sparse:
+                    self._warn(parameter)
+                    parameter.grad = parameter.grad.to_dense()
+        return super().step()
+
+    def _warn(self, parameter: nn.Parameter) -> None:
+        if not self._warned:
+            self._warned = True
+            name = type(self).__name__
+            warnings.warn(
+                f"torch's {name} cannot read sparse gradients: each step moves all {parameter.numel():,} numbers of "
+                "the softmax's table, instead of the rows that have a gradient. The optimizers spacy-elmo.adagrad.v1 "
+                "and spacy-elmo.adamw.v1 move these rows only",
+                stacklevel=3,
+            )
 
 
 class _Rows(torch.optim.Optimizer):
@@ -138,15 +218,3 @@ class RowsAdamW(_Rows, torch.optim.AdamW):
 def _check(name: str, value: float, in_range: bool, wanted: str) -> None:
     if not (in_range and math.isfinite(value)):
         raise PretrainingError(f"optimizer.{name} is {value}: it must be {wanted}")
-
-
-def learn_rate_factor(step: int, *, max_steps: int, warmup_steps: int, schedule: str) -> float:
-    """The share of the peak learning rate at a step (from 0): a linear rise, then constant or a cosine's half wave
-    down to ``COSINE_END``.
-    """
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    if schedule == "constant":
-        return 1.0
-    progress = min(1.0, (step - warmup_steps) / max(1, max_steps - warmup_steps))
-    return COSINE_END + (1.0 - COSINE_END) * 0.5 * (1.0 + math.cos(math.pi * progress))

@@ -41,13 +41,14 @@ def make_plan(
             lines.append(("", f"{corpus.truncated_words(limit):,} tokens truncated at {limit - 2} bytes"))
     if corpora.versions:
         lines.append(("text of", ", ".join(f"{name} {version}" for name, version in corpora.versions.items())))
-    tokens = training.rows * training.unroll_steps
+    tokens = training.step_rows * training.unroll_steps
+    parts = f"{training.accumulate} x " if training.accumulate > 1 else ""
     samples = f", {softmax.n_samples:,} samples a step" if isinstance(softmax, SampledSoftmax) else ""
     lines += [
         ("vocabulary", f"{len(corpora.vocabulary):,} words"),
         (
             "steps",
-            f"{training.max_steps:,} of {training.rows} rows x {training.unroll_steps} = {tokens:,} tokens, "
+            f"{training.max_steps:,} of {parts}{training.rows} rows x {training.unroll_steps} = {tokens:,} tokens, "
             f"{stream.steps_per_epoch:,} an epoch: {training.max_steps / stream.steps_per_epoch:.2f} epochs",
         ),
         ("biLM", f"{_size(bilm):,} parameters, vectors of {bilm.config.width} in {bilm.config.n_layers + 1} layers"),

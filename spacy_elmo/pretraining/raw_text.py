@@ -93,6 +93,26 @@ def limited(docs: Iterable[Doc], n_words: int) -> Iterator[Doc]:
         yield doc
 
 
+def sentence_lines(path: str | Path) -> Iterator[list[str]]:
+    """Read text that is tokenised already: a sentence a line, its words between white space, as bilm-tf reads it.
+
+    path: as of `raw_text`, of ``.txt`` files only. Blank lines are left out: they are sentences of no words.
+    RAISES: CorpusError if nothing is found, or a file cannot be read.
+    """
+    empty = True
+    for file in _find_files(path):
+        if _kind(file) != ".txt":
+            raise CorpusError(f"{file} is no .txt file, plain or compressed: only these have a sentence a line")
+        _check_lfs_pointer(file)
+        for number, raw in _byte_lines(file, -1):
+            words = _decode(file, number, raw).split()
+            if words:
+                empty = False
+                yield words
+    if empty:
+        raise CorpusError(f"There is no text in {path}: empty, or white space only")
+
+
 def _find_files(path: str | Path | None) -> list[Path]:
     if path is None or not str(path):
         raise CorpusError("No path of raw text is given: set 'path' of spacy-elmo.RawText.v1 to a file, folder or glob")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -15,11 +15,17 @@ from ..bilm.buffers import Buffers
 from ..bilm.model import BiLM, BiLMState
 from ..bilm.softmax import FullSoftmax
 from ..errors import PretrainingError
-from .optimizers import learn_rate_factor
+from .averaging import Averages
+from .checkpoint import Checkpoint
+from .schedules import LearnRate, Progress
+from .streams import Window
+from .undo import Undo
 
 if TYPE_CHECKING:
     from .config import TrainingSettings
-    from .streams import Window
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+Fault = Literal["loss", "gradient"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,26 +33,57 @@ class StepResult:
     """What a step gives.
 
     forward, backward (float): the directions' mean losses in nats, before the update.
-    state (BiLMState): where the LSTMs stand after the window.
+    state (BiLMState): where the LSTMs stand after the window; where they stood before it, if it was passed over.
+    skipped (str | None): why there was no update: "loss" or "gradient", which was not finite, or "scale": a gradient
+        too large for float16, whose loss scale was lowered.
+    halved (int): how often the learning rate was halved, and the window read again, before the update.
     """
 
     forward: float
     backward: float
     state: BiLMState
+    skipped: Literal["loss", "gradient", "scale"] | None = None
+    halved: int = 0
 
     @property
     def loss(self) -> float:
         """The mean of both directions."""
         return 0.5 * (self.forward + self.backward)
 
+    def entry(self) -> dict[str, Any]:
+        """A line of the file of losses. What is not finite is None there: JSON has no word for it."""
+        losses = {"loss": self.loss, "forward": self.forward, "backward": self.backward}
+        entry: dict[str, Any] = {name: value if math.isfinite(value) else None for name, value in losses.items()}
+        if self.skipped:
+            entry["skipped"] = self.skipped
+        if self.halved:
+            entry["halved"] = self.halved
+        return entry
+
+    @property
+    def note(self) -> str | None:
+        """What the user should hear about the step, if anything."""
+        if self.skipped == "scale":
+            return "a gradient too large for float16: no update, and a lower loss scale"
+        if self.skipped:
+            return f"the {self.skipped} was not finite: no update"
+        if self.halved:
+            return f"not finite: the update before was taken back, the learning rate halved {self.halved} times"
+        return None
+
 
 class TrainingStep:
     """bilm-tf's step: both directions read the same window, the gradient of the mean of their losses, times
     ``unroll_steps``, is clipped by one norm over everything, and the optimizer moves all weights.
 
+    With ``accumulate`` the window is read in so many parts, each of ``rows`` rows, and the gradient is the mean of
+    theirs: that of the whole window, in the memory of a part.
+
     bilm, softmax, optimizer: on one device; the optimizer's learning rates are the peaks of the schedule.
     types: the corpus's word types, which a window's ``type_rows`` number.
     settings: [training] of the config.
+
+    progress (Progress): what the run has gone through.
     """
 
     def __init__(
@@ -62,54 +99,157 @@ class TrainingStep:
         self.softmax = softmax
         self.optimizer = optimizer
         self.settings = settings
+        self.progress = Progress()
         self._peaks = [group["lr"] for group in optimizer.param_groups]
+        self._learn_rate = LearnRate(settings)
         self._parameters = [*bilm.parameters(), *softmax.parameters()]
         self._type_ids = _type_ids(bilm, types)
         self._buffers = Buffers()
+        self._averages = Averages(bilm, softmax, settings.ema) if settings.ema else None
+        averages = self._averages.weights if self._averages else []
+        halves = settings.non_finite == "halve"
+        self._undo = Undo([*self._parameters, *averages], optimizer) if halves else None
+        self._scaler = torch.amp.GradScaler(bilm.device.type) if settings.precision == "float16" else None
 
     def __call__(self, window: Window, state: BiLMState, step: int) -> StepResult:
         """Do the update number ``step``, counted from 0.
 
-        Raises PretrainingError, before anything is changed, if the loss or the gradient is not finite.
+        If the loss or the gradient is not finite nothing is changed, and ``non_finite`` of the settings says what comes
+        then: "stop"; "skip", which passes over the window; "halve", which takes back the update before, halves the
+        learning rate for the rest of the run and reads the window again. Raises PretrainingError for "stop", and after
+        ``non_finite_limit`` attempts in a row.
         """
+        settings, progress = self.settings, self.progress
+        halved = 0
+        while True:
+            (forward, backward), length, after = self._gradient(window, state, step)
+            fault: Fault | None = None
+            if not math.isfinite(forward + backward):
+                fault = "loss"
+            elif not math.isfinite(length):
+                fault = "gradient"
+            scale = 1.0
+            if self._scaler is not None:
+                scale = self._scaler.get_scale()
+                self._scaler.update()
+            if fault is None:
+                self._update(length, step)
+                progress.in_row = 0
+                return StepResult(forward=forward, backward=backward, state=after, halved=halved)
+            if fault == "gradient" and scale > 1.0:
+                return StepResult(forward=forward, backward=backward, state=after, skipped="scale")
+
+            value = 0.5 * (forward + backward) if fault == "loss" else "not finite"
+            message = f"the {fault} at step {step + 1} is {value}"
+            if settings.non_finite == "stop":
+                raise PretrainingError(message)
+            progress.in_row += 1
+            if progress.in_row > settings.non_finite_limit:
+                raise PretrainingError(
+                    f"{message}, after {settings.non_finite_limit} attempts in a row of which none was better "
+                    f"(training.non_finite_limit): lower the optimizer's learning rate or training.clip_norm"
+                )
+            if self._undo is None:
+                progress.skipped += 1
+                return StepResult(forward=forward, backward=backward, state=state, skipped=fault)
+            self._undo.take_back()
+            progress.halved += 1
+            halved += 1
+
+    def _gradient(self, window: Window, state: BiLMState, step: int) -> tuple[list[float], float, BiLMState]:
+        """Leave the gradient in the parameters, not clipped. RETURNS: both losses, the gradient's norm, the state."""
+        settings = self.settings
+        self.optimizer.zero_grad(set_to_none=True)
+        losses, states = [], []
+        starts = state.split(settings.accumulate) if settings.accumulate > 1 else [state]
+        for part, start in zip(_parts(window, settings.accumulate), starts, strict=True):
+            forward, backward, after = self._losses(part, start, step)
+            # bilm-tf's scale: clip_norm and Adagrad's learning rate are meant for it.
+            loss = 0.5 * settings.unroll_steps / settings.accumulate * (forward + backward)
+            (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+            losses.append(torch.stack([forward.detach(), backward.detach()]))
+            states.append(after)
+        if self._scaler is not None:
+            self._scaler.unscale_(self.optimizer)
+        norms = [torch.linalg.vector_norm(gradient) for gradient in merged_gradients(self._parameters)]
+        norm = torch.linalg.vector_norm(torch.stack(norms))
+        # A GPU is waited for here only, and just before, where rows were merged.
+        *means, length = torch.cat([torch.stack(losses).mean(dim=0), norm[None]]).tolist()
+        return means, length, BiLMState.joined(states)
+
+    def _losses(self, window: Window, state: BiLMState, step: int) -> tuple[Tensor, Tensor, BiLMState]:
         settings, device = self.settings, self.bilm.device
         token_ids = self._on_device(self._type_ids[window.type_rows]).long()
         arrays = (window.forward, window.backward, window.forward_targets, window.backward_targets)
         forward, backward, *targets = self._on_device(np.stack(arrays))
         starts = self._on_device(window.starts) if settings.reset == "sentence" else None
-        bfloat16 = torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bfloat16")
-        with self._buffers.in_use(), bfloat16:
-            *hidden, next_state = self.bilm.hidden(token_ids, forward, backward, state, settings.dropout, starts)
+        dtype = DTYPES.get(settings.precision)
+        with self._buffers.in_use(), torch.autocast(device.type, dtype, enabled=dtype is not None):
+            *hidden, after = self.bilm.hidden(
+                token_ids, forward, backward, state, settings.dropout, starts, settings.recurrent_dropout
+            )
             losses = [
                 self.softmax.loss(
                     hidden[direction].flatten(0, 1), targets[direction].flatten(), seed=2 * step + direction
                 )
                 for direction in (0, 1)
             ]
-        self.optimizer.zero_grad(set_to_none=True)
-        # bilm-tf's scale: clip_norm and Adagrad's learning rate are meant for it.
-        (0.5 * settings.unroll_steps * (losses[0] + losses[1])).backward()
-        gradients = merged_gradients(self._parameters)
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]))
+        return losses[0], losses[1], after
 
-        # A GPU is waited for here only, and just before, where rows were merged.
-        *values, length = torch.stack([*(loss.detach() for loss in losses), norm]).tolist()
-        result = StepResult(forward=values[0], backward=values[1], state=next_state)
-        if not math.isfinite(result.loss):
-            raise PretrainingError(f"the loss at step {step + 1} is {result.loss}")
-        if not math.isfinite(length):
-            raise PretrainingError(f"the gradient at step {step + 1} is not finite")
-        if length > settings.clip_norm:
-            for gradient in gradients:
-                gradient.mul_(settings.clip_norm / length)
-
-        factor = learn_rate_factor(
-            step, max_steps=settings.max_steps, warmup_steps=settings.warmup_steps, schedule=settings.schedule
-        )
+    def _update(self, length: float, step: int) -> None:
+        """Clip the gradient, whose norm is known, and move the weights by it."""
+        if length > self.settings.clip_norm:
+            for gradient in merged_gradients(self._parameters):
+                gradient.mul_(self.settings.clip_norm / length)
+        factor = self._learn_rate(step, self.progress)
         for group, peak in zip(self.optimizer.param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
+        if self._undo is not None:
+            self._undo.remember()
         self.optimizer.step()
-        return result
+        if self._averages is not None:
+            self._averages.update(step)
+
+    @property
+    def shown(self) -> tuple[BiLM, FullSoftmax]:
+        """The model to evaluate and to save: with averaged weights, where there are any."""
+        if self._averages is None:
+            return self.bilm, self.softmax
+        return self._averages.bilm, self._averages.softmax
+
+    def evaluated(self, score: float) -> None:
+        """Hear the score of an evaluation, of which more is better."""
+        if self.settings.schedule == "plateau":
+            settings = self.settings
+            self.progress.evaluated(score, factor=settings.plateau_factor, patience=settings.plateau_patience)
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """What a checkpoint has to hold beside model and optimizer, by group."""
+        groups = self._undo.tensors() if self._undo is not None else {}
+        if self._averages is not None:
+            groups["averages"] = self._averages.tensors()
+        return groups
+
+    def record(self) -> dict[str, Any]:
+        """``progress``, for a checkpoint's JSON."""
+        if self._scaler is not None:
+            self.progress.scaler = self._scaler.state_dict()
+        return self.progress.model_dump()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Put back what ``tensors`` and ``record`` gave. Of averages that it does not have the weights, which must be
+        there already, are the first. Raises PretrainingError if it does not fit.
+        """
+        self.progress = Progress.model_validate(checkpoint.record.get("progress", {}))
+        if self._scaler is not None and self.progress.scaler is not None:
+            with checkpoint.fitting():
+                self._scaler.load_state_dict(self.progress.scaler)
+        averages = checkpoint.group("averages")
+        with checkpoint.fitting():
+            if self._averages is not None and averages:
+                self._averages.load(averages)
+            if self._undo is not None:
+                self._undo.load(checkpoint.group("undo_weights"), checkpoint.group("undo_optimizer"))
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -133,6 +273,24 @@ def merged_gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
         else:
             values.append(parameter.grad)
     return values
+
+
+def _parts(window: Window, n: int) -> Iterator[Window]:
+    """The window's rows in ``n`` equal parts, each with the types that it reads."""
+    if n == 1:
+        yield window
+        return
+    for rows in np.split(np.arange(len(window.forward)), n):
+        used, inverse = np.unique(np.stack([window.forward[rows], window.backward[rows]]), return_inverse=True)
+        forward, backward = inverse.reshape(2, *window.forward[rows].shape)
+        yield Window(
+            type_rows=window.type_rows[used],
+            forward=forward,
+            backward=backward,
+            forward_targets=window.forward_targets[rows],
+            backward_targets=window.backward_targets[rows],
+            starts=window.starts[rows],
+        )
 
 
 def _type_ids(bilm: BiLM, types: Sequence[str]) -> np.ndarray:

@@ -9,6 +9,7 @@ from .bilm_hdf5 import load_bilm_hdf5, save_bilm_hdf5
 from .many_langs import load_many_langs
 from .native import bilm_from_bytes, bilm_to_bytes, load_native, save_native, save_softmax
 from .recognise import FAMILIES, Found, load_bilm, load_softmax, recognised
+from .summary import Summary, summary, summary_of
 from .tf_checkpoint import load_tf_checkpoint, load_tf_softmax
 from .token_embeddings import load_token_embeddings
 from .vocabulary import find_vocabulary, load_vocabulary, save_vocabulary
@@ -16,6 +17,7 @@ from .vocabulary import find_vocabulary, load_vocabulary, save_vocabulary
 __all__ = [
     "FAMILIES",
     "Found",
+    "Summary",
     "bilm_from_bytes",
     "bilm_to_bytes",
     "find_vocabulary",
@@ -34,6 +36,8 @@ __all__ = [
     "save_native",
     "save_softmax",
     "save_vocabulary",
+    "summary",
+    "summary_of",
 ]
 
 

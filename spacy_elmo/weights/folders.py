@@ -63,7 +63,7 @@ def weights_of(folder: Path, options: Path | None = None, *, besides: Path | Non
     if len(candidates) > 1:
         candidates = [name for name in candidates if may_hold_lstm(folder / name)]
     if not found:
-        other = f" beside {besides.name}" if besides else " and no TensorFlow checkpoint"
+        other = f" beside {besides.name}" if besides else f", no TensorFlow checkpoint and no {MODEL_NAME}"
         raise WeightsError(f"{folder}: has options, but no .hdf5 file of weights{other}{interrupted(folder)}")
     if not candidates:
         raise WeightsError(f"{folder}: none of its .hdf5 files ({listed(found)}) holds the weights of a biLM")

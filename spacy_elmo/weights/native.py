@@ -173,6 +173,15 @@ def load_native_softmax(path: Path | str) -> FullSoftmax:
     return softmax
 
 
+def native_softmax_shape(file: Path) -> tuple[int, int]:
+    """(V, P) of the output layer in a file; its values are not read. Raises WeightsError if it has none."""
+    with _opened(file) as stored:
+        if len(stored.shapes.get("W", ())) != 2:
+            raise WeightsError(f"{file}: is not a softmax layer: no matrix 'W' (found: {sorted(stored.shapes)})")
+        n_words, width = stored.shapes["W"]
+        return n_words, width
+
+
 def config_from(options: Any, where: Path | str) -> BiLMConfig:
     """The config of options that were read from `where`. WeightsError if they are wrong."""
     try:

@@ -31,10 +31,19 @@ from .folders import (
 )
 from .layout import listed
 from .many_langs import is_many_langs, load_many_langs
-from .native import load_native, load_native_softmax
+from .native import load_native, load_native_softmax, native_softmax_shape
 from .tensor_bundle import is_index
-from .tf_checkpoint import LATEST_NAME, checkpoint_of, has_index, latest_checkpoint, load_tf_checkpoint, load_tf_softmax
+from .tf_checkpoint import (
+    LATEST_NAME,
+    checkpoint_of,
+    has_index,
+    latest_checkpoint,
+    load_tf_checkpoint,
+    load_tf_softmax,
+    tf_softmax_shape,
+)
 from .token_embeddings import is_token_embeddings, load_token_embeddings
+from .vocabulary import SOFTMAX_VOCABULARY_NAME, bilm_tf_words, load_vocabulary
 
 Family = Literal["spacy-elmo", "bilm-tf HDF5", "bilm-tf checkpoint", "bilm-tf token embeddings", "ELMoForManyLangs"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -47,14 +56,21 @@ _MANY_LANGS_SUFFIXES = (".pkl", ".dic", ".json")
 class Found:
     """Weights that were recognised, and not read yet.
 
-    family: what they are. path: the file or folder that holds them.
+    family: what they are. path: the file or folder that holds them; of an archive, the archive.
+    folder: where what belongs to them lies, such as a vocabulary; of an archive, while it is unpacked.
     load: reads the biLM. load_softmax: reads the output layer of its pretraining; None where there is none.
+    softmax_shape: (V, P) of that layer, without its values; None for a checkpoint that was saved without it.
+    softmax_words: its words, by row, from the vocabulary in the folder; takes V.
+    All raise WeightsError for what is missing, broken or inconsistent.
     """
 
     family: Family
     path: Path
+    folder: Path
     load: Callable[[], BiLM]
     load_softmax: Callable[[], FullSoftmax] | None = None
+    softmax_shape: Callable[[], tuple[int, int] | None] | None = None
+    softmax_words: Callable[[int], list[str]] | None = None
 
 
 @contextmanager
@@ -196,26 +212,36 @@ def _pair(options: Path, weights: Path) -> Found:
 
 def _native(file: Path) -> Found:
     softmax = file.with_name(SOFTMAX_NAME)
-    load_softmax = partial(load_native_softmax, softmax) if exists(softmax) else None
-    return Found(family="spacy-elmo", path=file, load=partial(load_native, file), load_softmax=load_softmax)
+    found = Found(family="spacy-elmo", path=file, folder=file.parent, load=partial(load_native, file))
+    if not exists(softmax):
+        return found
+    return replace(
+        found,
+        load_softmax=partial(load_native_softmax, softmax),
+        softmax_shape=partial(native_softmax_shape, softmax),
+        softmax_words=partial(load_vocabulary, file.with_name(SOFTMAX_VOCABULARY_NAME)),
+    )
 
 
 def _hdf5(options: Path, file: Path) -> Found:
     if check_weights_file(file).startswith(HDF5_MAGIC) and is_token_embeddings(file):
         weights = weights_of(options.parent, options, besides=file)
         load = partial(load_token_embeddings, options, weights, file)
-        return Found(family="bilm-tf token embeddings", path=file, load=load)
-    return Found(family="bilm-tf HDF5", path=file, load=partial(load_bilm_hdf5, options, file))
+        return Found(family="bilm-tf token embeddings", path=file, folder=file.parent, load=load)
+    return Found(family="bilm-tf HDF5", path=file, folder=file.parent, load=partial(load_bilm_hdf5, options, file))
 
 
 def _checkpoint(options: Path, prefix: Path) -> Found:
     return Found(
         family="bilm-tf checkpoint",
         path=prefix,
+        folder=prefix.parent,
         load=partial(load_tf_checkpoint, options, prefix),
         load_softmax=partial(load_tf_softmax, prefix),
+        softmax_shape=partial(tf_softmax_shape, prefix),
+        softmax_words=partial(bilm_tf_words, prefix.parent),
     )
 
 
 def _many_langs(folder: Path) -> Found:
-    return Found(family="ELMoForManyLangs", path=folder, load=partial(load_many_langs, folder))
+    return Found(family="ELMoForManyLangs", path=folder, folder=folder, load=partial(load_many_langs, folder))

@@ -21,6 +21,7 @@ from .tensor_bundle import TensorBundle, read_bundle
 
 _SCOPE = "lm/"
 _SOFTMAX = f"{_SCOPE}softmax/"
+_BIAS = f"{_SOFTMAX}b"
 LATEST_NAME = "checkpoint"
 _LATEST = re.compile(r'^\s*model_checkpoint_path:\s*"(?P<path>[^"\n]*)"', re.MULTILINE)
 _LARGEST_LATEST = 2**20  # bytes
@@ -46,21 +47,38 @@ def load_tf_softmax(prefix: Path | str) -> FullSoftmax:
     Raises WeightsError for anything missing, broken or inconsistent.
     """
     bundle = read_bundle(Path(prefix))
-    shapes = bundle.shapes
-    bias = f"{_SOFTMAX}b"
-    matrix = f"{_SOFTMAX}W" if f"{_SOFTMAX}W" in shapes else f"{_SCOPE}embedding"
-    shape = shapes.get(matrix, ())
-    if len(shape) != 2 or 0 in shape or shapes.get(bias) != shape[:1]:
-        raise WeightsError(
-            f"{bundle.where}: holds no softmax: its variables '{_SOFTMAX}W' and '{bias}' have the shapes "
-            f"{shapes.get(f'{_SOFTMAX}W')} and {shapes.get(bias)}"
-        )
-    bundle.check([matrix, bias])
+    matrix, *shape = _softmax_matrix(bundle)
+    bundle.check([matrix, _BIAS])
     softmax = FullSoftmax(*shape)
-    for name, place in ((matrix, softmax.W.detach()), (bias, softmax.b.detach())):
+    for name, place in ((matrix, softmax.W.detach()), (_BIAS, softmax.b.detach())):
         bundle.read_into(name, place)
         checked_values(place, name, bundle.where)
     return softmax
+
+
+def tf_softmax_shape(prefix: Path) -> tuple[int, int] | None:
+    """(V, P) of the output layer of a checkpoint, None if it has none; only the index is read.
+
+    Raises WeightsError if the index is broken, or the layer's parts do not fit each other.
+    """
+    bundle = read_bundle(prefix)
+    if not any(name.startswith(_SOFTMAX) for name in bundle.entries):
+        return None
+    _, n_words, width = _softmax_matrix(bundle)
+    return n_words, width
+
+
+def _softmax_matrix(bundle: TensorBundle) -> tuple[str, int, int]:
+    """The variable that is the W of the output layer, and its shape. WeightsError if there is no such layer."""
+    shapes = bundle.shapes
+    matrix = f"{_SOFTMAX}W" if f"{_SOFTMAX}W" in shapes else f"{_SCOPE}embedding"
+    shape = shapes.get(matrix, ())
+    if len(shape) != 2 or 0 in shape or shapes.get(_BIAS) != shape[:1]:
+        raise WeightsError(
+            f"{bundle.where}: holds no softmax: its variables '{_SOFTMAX}W' and '{_BIAS}' have the shapes "
+            f"{shapes.get(f'{_SOFTMAX}W')} and {shapes.get(_BIAS)}"
+        )
+    return matrix, shape[0], shape[1]
 
 
 def checkpoint_of(path: Path) -> Path | None:

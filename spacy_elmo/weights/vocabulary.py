@@ -16,6 +16,8 @@ from .layout import listed
 
 # What may lie beside weights that read words, in the order in which they are tried.
 VOCABULARY_NAMES = ("vocabulary.txt", "vocabulary.json", "vocab.txt", "vocab.txt.gz")
+# That of a softmax of ours.
+SOFTMAX_VOCABULARY_NAME = VOCABULARY_NAMES[0]
 # bilm-tf's public vocabulary has this line, which is no word and has no row.
 _NO_WORD = "!!!MAXTERMID"
 
@@ -70,6 +72,31 @@ def table_words(folder: Path, n_rows: int) -> list[str] | None:
     if path is None:
         return None
     return _without_marker(read_words(path), n_rows)
+
+
+def bilm_tf_words(folder: Path, n_rows: int) -> list[str]:
+    """The words that a softmax of bilm-tf predicts, in the order of its rows, from the vocabulary in its folder.
+
+    As in its training, white space around a word does not count, the special words may stand anywhere, and of a word
+    that stands there twice the last row counts.
+    Raises WeightsError if there is no vocabulary, it is broken, lacks a special word, or has another number of words.
+    """
+    path = find_vocabulary(folder)
+    if path is None:
+        raise WeightsError(
+            f"{folder}: has no vocabulary, but a softmax over {n_rows} words: put the vocabulary of its training, in "
+            f"the order of the softmax's rows, into {VOCABULARY_NAMES[0]} (one word a line) beside it"
+        )
+    words = [word.strip() for word in _without_marker(read_words(path), n_rows)]
+    missing = [word for word in (BOS, EOS, UNK) if word not in words]
+    if missing:
+        raise WeightsError(f"{path}: lacks {listed(missing)}: it is not a vocabulary of bilm-tf's training")
+    if len(words) != n_rows:
+        raise WeightsError(
+            f"{path}: has {len(words)} words, but the softmax beside it predicts {n_rows}: they belong to different "
+            "models"
+        )
+    return words
 
 
 def _without_marker(words: list[str], n_rows: int | None) -> list[str]:

@@ -405,3 +405,52 @@ def test_bfloat16_products_are_near_those_of_float32(cell: int, width: int) -> N
         assert narrow.dtype == torch.float32
         error = ((narrow - wide).norm() / wide.norm()).item()
         assert 1e-4 < error < 2e-2
+
+
+def weight_dropped(
+    layer: LSTMLayer, inputs: Tensor, hidden: Tensor, cell: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The layer's formula step by step, for autograd, its recurrent weights times a mask."""
+    assert layer.projection is not None
+    width, size = inputs.shape[2], cell.shape[1]
+    kernel = torch.cat([layer.kernel[:width], layer.kernel[width:] * mask])
+    outputs = []
+    for step in inputs:
+        i, j, f, o = (torch.cat([step, hidden], dim=1) @ kernel + layer.bias).split(size, dim=1)
+        cell = (torch.sigmoid(f + 1) * cell + torch.sigmoid(i) * torch.tanh(j)).clamp(-3.0, 3.0)
+        hidden = ((torch.sigmoid(o) * torch.tanh(cell)) @ layer.projection).clamp(-3.0, 3.0)
+        outputs.append(hidden)
+    return torch.stack(outputs), hidden, cell
+
+
+def test_recurrent_dropout_is_one_mask_on_the_recurrent_weights() -> None:
+    torch.manual_seed(0)
+    layer = LSTMLayer(BiLMConfig(lstm_dim=6, projection_dim=4, filters=((1, 4),))).double()
+    layer.initialize(torch.Generator().manual_seed(0))
+    inputs, hidden, cell = (torch.randn(*shape, dtype=torch.float64) for shape in ((5, 3, 4), (3, 4), (3, 6)))
+    parameters = list(layer.parameters())
+    results = []
+    for by_hand in (False, True):
+        torch.manual_seed(5)
+        if by_hand:
+            mask = torch.nn.functional.dropout(torch.ones(4, 24, dtype=torch.float64), 0.4)
+            assert set(mask.unique().tolist()) == {0.0, 1.0 / 0.6}
+            found = weight_dropped(layer, inputs, hidden, cell, mask)
+        else:
+            found = layer(inputs, hidden, cell, None, 0.4)
+        loss = torch.stack([(tensor * tensor.detach().cos()).sum() for tensor in found]).sum()
+        results.append([*found, *torch.autograd.grad(loss, parameters)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    plain = layer(inputs, hidden, cell)
+    assert not torch.allclose(results[0][0], plain[0])
+
+
+def test_without_recurrent_dropout_nothing_is_drawn() -> None:
+    layer = LSTMLayer(BiLMConfig(lstm_dim=6, projection_dim=4, filters=((1, 4),)))
+    layer.initialize(torch.Generator().manual_seed(0))
+    given = torch.ones(5, 3, 4), torch.zeros(3, 4), torch.zeros(3, 6)
+    before = torch.get_rng_state()
+    for one, other in zip(layer(*given, None, 0.0), layer(*given), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(torch.get_rng_state(), before)

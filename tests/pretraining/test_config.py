@@ -41,7 +41,7 @@ def test_a_filled_config_resolves_to_itself(toy_config: MakeConfig, tmp_path: Pa
         ("training__rows", 2.5, "training.rows"),
         ("training__rows", 0, "training.rows"),
         ("training__dropout", 1.0, "training.dropout"),
-        ("training__schedule", "linear", "training.schedule"),
+        ("training__schedule", "liner", "training.schedule: .*cosine, linear, inverse_sqrt, constant, plateau"),
         ("system__gpu", 0, "system.gpu"),
         ("extra", {"a": 1}, "extra"),
         ("model__lstm_size", 3, "lstm_size"),

@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from spacy_elmo.errors import PretrainingError
-from spacy_elmo.pretraining.optimizers import adagrad, adamw, learn_rate_factor
+from spacy_elmo.pretraining.optimizers import adagrad, adamw
+from spacy_elmo.pretraining.schedules import learn_rate_factor
 
 
 def test_adagrad_is_bilm_tfs_formula() -> None:

@@ -119,6 +119,29 @@ class NumpyBiLM:
             stacks.append(np.array([layer[::-1] if direction else layer for layer in stack]))
         return np.concatenate(stacks, axis=2)[:, 1:-1]
 
+    def nlls(
+        self, words: Sequence[str], softmax: Mapping[str, np.ndarray], vocabulary: Sequence[str]
+    ) -> tuple[float, float]:
+        """Negative log-likelihood (nats) of one sentence by each direction, from the zero state.
+
+        softmax: W (V, P), b (V,); row v is word v of the vocabulary. Words that it lacks are predicted as `<UNK>`.
+        """
+        rows = {word: row for row, word in enumerate(vocabulary)}
+        sums = []
+        for direction, text in enumerate((["<S>", *words, "</S>"], ["</S>", *reversed(words), "<S>"])):
+            self.state = {}
+            y = self.token_vectors(text[:-1])
+            for layer in range(self.n_layers):
+                v = self.run_layer(y, direction, layer, 0)
+                y = v + y if self.skip and layer else v
+            logits = y @ softmax["W"].astype(np.float64).T + softmax["b"].astype(np.float64)
+            highest = logits.max(axis=1)
+            total = np.log(np.exp(logits - highest[:, None]).sum(axis=1)) + highest
+            targets = [rows.get(word, rows["<UNK>"]) for word in text[1:]]
+            sums.append(float((total - logits[np.arange(len(targets)), targets]).sum()))
+        self.state = {}
+        return sums[0], sums[1]
+
     def encode(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Layers of each sentence, every one from the zero state; the carried state is dropped."""
         result = []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spacy_elmo.weights import load_bilm, load_softmax, save_bilm, save_bilm_hdf5
-from tests.reference.make_golden import CASES, SENTENCES, VOCABULARY
+from tests.reference.make_golden import CASES, SENTENCES, VOCABULARY, draw_weights
 from tests.reference.numpy_bilm import NumpyBiLM
 
 from .writers import (
@@ -123,6 +123,15 @@ def test_token_embeddings(tmp_path: Path) -> None:
     )
     assert all(np.allclose(one, other, rtol=0, atol=1e-5) for one, other in both)  # both are float32
     model.check(load_bilm(folder))  # the folder itself is the model that reads characters
+
+
+@pytest.mark.parametrize("n_highway", [1, 3])
+def test_any_number_of_highways(n_highway: int, tmp_path: Path) -> None:
+    model = Model()
+    model.options["char_cnn"]["n_highway"] = n_highway
+    model.weights = draw_weights(model.options, np.random.default_rng(n_highway))
+    model.check(load_bilm(write_hdf5_model(tmp_path / "hdf5", model)))
+    model.check(load_bilm(write_checkpoint_model(tmp_path / "checkpoint", model)))
 
 
 def test_n_characters_of_training_and_of_inference(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""A killed run goes on to the bit, whatever is switched on."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spacy_elmo.pretraining.checkpoint import load_checkpoint
+from spacy_elmo.pretraining.loop import pretrain
+from spacy_elmo.weights import load_bilm, load_softmax
+
+from .breaking import same_weights
+from .conftest import MakeConfig
+
+STEPS = 40
+EVERYTHING: dict[str, Any] = {
+    "training__max_steps": STEPS,
+    "training__eval_frequency": 4,
+    "training__checkpoint_frequency": 5,
+    "training__rows": 2,
+    "training__accumulate": 2,
+    "training__dropout": 0.2,
+    "training__recurrent_dropout": 0.3,
+    "training__schedule": "plateau",
+    "training__plateau_patience": 1,
+    "training__ema": 0.9,
+    # Too much: the plateau schedule has something to do.
+    "optimizer__learn_rate": 1.0,
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "halve": {"training__non_finite": "halve", "objective": {"@misc": "test.breaking_at.v1"}},
+    "skip": {
+        "training__non_finite": "skip",
+        "objective": {"@misc": "test.breaking_at.v1"},
+        "optimizer": {"@misc": "spacy-elmo.torch_optimizer.v1", "name": "NAdam", "settings": {"lr": 0.05}},
+        "training__schedule": {"@schedules": "compounding.v1", "start": 1.0, "stop": 0.1, "compound": 0.97},
+        "training__warmup_steps": 0,
+    },
+}
+
+
+def train(config: Any, output: Path, resume: bool) -> None:
+    pretrain(config, output, resume=resume, stdout=io.StringIO(), stderr=io.StringIO())
+
+
+def losses_of(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / "losses.jsonl").read_text(encoding="utf8").splitlines()]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork, no SIGKILL")
+@pytest.mark.filterwarnings("ignore:torch's NAdam cannot read", "ignore:.*multi-threaded.*fork")
+@pytest.mark.parametrize("name", OPTIONS)
+def test_killed_at_random_steps(toy_config: MakeConfig, tmp_path: Path, name: str) -> None:
+    options = {**EVERYTHING, **OPTIONS[name]}
+    # Each of the two parts of a window counts.
+    steps = [15, 15, 15, 24, 31] if name == "halve" else [15, 16, 24, 31]
+    options["objective"] = {**options["objective"], "steps": steps}
+    config = toy_config(**options)
+    train(config, tmp_path / "whole", False)
+
+    output = tmp_path / "killed"
+    losses = output / "losses.jsonl"
+    stops = sorted(random.sample(range(4, STEPS - 6), 2))
+    for until in stops:
+        process = multiprocessing.get_context("fork").Process(target=train, args=(config, output, True))
+        process.start()
+        assert process.pid is not None
+        while process.is_alive() and not (losses.exists() and losses.read_bytes().count(b"\n") >= until):
+            time.sleep(0.0005)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, stops
+    train(config, output, True)
+
+    assert losses_of(output) == losses_of(tmp_path / "whole"), stops
+    for folder in ("model-best", "model-last"):
+        one, other = output / folder, tmp_path / "whole" / folder
+        assert same_weights(load_bilm(one), load_bilm(other)), (folder, stops)
+        assert same_weights(load_softmax(one), load_softmax(other)), (folder, stops)
+    killed, whole = (load_checkpoint(path / "checkpoint") for path in (output, tmp_path / "whole"))
+    assert killed is not None
+    assert whole is not None
+    assert killed.record["progress"] == whole.record["progress"]
+    assert killed.tensors.keys() == whole.tensors.keys()
+    for key, tensor in killed.tensors.items():
+        assert torch.equal(tensor, whole.tensors[key]), (key, stops)
+    progress = whole.record["progress"]
+    assert (progress["halved"], progress["skipped"]) == {"halve": (4, 0), "skip": (0, 4)}[name]
+    # Both are in the checkpoint, the weights and their averages; what is saved as a model are the averages.
+    last = load_bilm(output / "model-last").state_dict()
+    averages = {key.removeprefix("0."): value for key, value in killed.group("averages").items()}
+    assert all(torch.equal(last[key], averages[key]) for key in last)
+    assert any(not torch.equal(last[key], value) for key, value in killed.group("bilm").items())
+    assert (progress["plateau"] < 1.0) == (name == "halve")
