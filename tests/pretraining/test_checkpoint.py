@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import spacy_elmo
 from spacy_elmo.bilm.config import BiLMConfig
 from spacy_elmo.bilm.model import BiLM, BiLMState
 from spacy_elmo.bilm.softmax import FullSoftmax
@@ -18,10 +19,12 @@ from spacy_elmo.pretraining.checkpoint import (
     TENSORS_FILE,
     existing_folder,
     load_checkpoint,
+    newest_checkpoint,
     replaced_folder,
     restore,
     restore_folder,
     save_checkpoint,
+    write_sums,
 )
 from spacy_elmo.pretraining.optimizers import adagrad, adamw
 
@@ -76,9 +79,8 @@ def test_everything_comes_back_to_the_bit(tmp_path: Path, make_optimizer) -> Non
     other_bilm, other_softmax = parts(1)
     other_optimizer = make_optimizer([*other_bilm.parameters(), *other_softmax.parameters()])
     checkpoint = load_checkpoint(tmp_path / "c")
-    assert checkpoint is not None
     assert checkpoint.step == 1
-    assert checkpoint.record == RECORD
+    assert checkpoint.record == {"spacy_elmo": spacy_elmo.__version__, **RECORD}
     other_state = restore(checkpoint, bilm=other_bilm, softmax=other_softmax, optimizer=other_optimizer)
     other_state = update(other_bilm, other_softmax, other_optimizer, other_state)
     for name, tensor in {**bilm.state_dict(), **softmax.state_dict()}.items():
@@ -93,14 +95,15 @@ def test_the_new_configs_learning_rate_counts_after_a_resume(tmp_path: Path) -> 
     state = update(bilm, softmax, optimizer, bilm.zero_state(2))
     save_checkpoint(tmp_path / "c", step=1, bilm=bilm, softmax=softmax, optimizer=optimizer, state=state, record=RECORD)
     checkpoint = load_checkpoint(tmp_path / "c")
-    assert checkpoint is not None
     slower = adamw(0.001)([*bilm.parameters(), *softmax.parameters()])
     restore(checkpoint, bilm=bilm, softmax=softmax, optimizer=slower)
     assert [group["lr"] for group in slower.param_groups] == [0.001, 0.001]
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:
-    assert load_checkpoint(tmp_path / "nothing") is None
+    assert newest_checkpoint(tmp_path / "nothing", print) is None
+    (tmp_path / "step-000003.new").mkdir()  # unfinished
+    assert newest_checkpoint(tmp_path, print) is None
 
 
 def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
@@ -112,6 +115,7 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
     )
     file = folder / TENSORS_FILE
     file.write_bytes(file.read_bytes()[:100])
+    write_sums(folder)
     with pytest.raises(PretrainingError, match=str(folder)):
         load_checkpoint(folder)
 
@@ -128,7 +132,7 @@ def saved(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        *((lambda state, key=key: state.pop(key), key) for key in ("format", "step", *RECORD)),
+        *((lambda state, key=key: state.pop(key), key) for key in ("format", "spacy_elmo", "step", *RECORD)),
         (lambda state: state.update(step="1"), "step"),
         (lambda state: state.update(step=-1), "step"),
         (lambda state: state.update(seconds=None), "seconds"),
@@ -146,6 +150,7 @@ def test_a_damaged_state_names_the_file_and_the_key(
     state = json.loads(file.read_text(encoding="utf8"))
     damage(state)
     file.write_text(json.dumps(state), encoding="utf8")
+    write_sums(tmp_path / "c")
     with pytest.raises(PretrainingError, match=rf"(?s){STATE_FILE} is damaged .*{named}"):
         load_checkpoint(tmp_path / "c")
 
@@ -153,6 +158,7 @@ def test_a_damaged_state_names_the_file_and_the_key(
 @pytest.mark.parametrize("text", ["[]", "3", "null", '{"format": 1', '{"format": 9}', ""])
 def test_a_state_that_is_something_else(tmp_path: Path, text: str) -> None:
     (saved(tmp_path / "c") / STATE_FILE).write_text(text, encoding="utf8")
+    write_sums(tmp_path / "c")
     with pytest.raises(PretrainingError, match=STATE_FILE):
         load_checkpoint(tmp_path / "c")
 
@@ -169,6 +175,7 @@ def test_a_damaged_tensor_is_named(tmp_path: Path, name: str, how: str) -> None:
     if how == "shape":
         tensors[name] = tensor[:1].clone()
     save_file(tensors, file)
+    write_sums(tmp_path / "c")
     with pytest.raises(PretrainingError, match=rf"{TENSORS_FILE} is damaged \({name} missing"):
         load_checkpoint(tmp_path / "c")
 
@@ -176,6 +183,7 @@ def test_a_damaged_tensor_is_named(tmp_path: Path, name: str, how: str) -> None:
 def test_an_optimizer_without_its_state_is_never_resumed_afresh(tmp_path: Path) -> None:
     file = saved(tmp_path / "c") / TENSORS_FILE
     save_file({key: value for key, value in load_file(file).items() if not key.startswith("optimizer/")}, file)
+    write_sums(tmp_path / "c")
     with pytest.raises(PretrainingError, match=r"optimizer/0\.exp_avg"):
         load_checkpoint(tmp_path / "c")
 
@@ -183,7 +191,6 @@ def test_an_optimizer_without_its_state_is_never_resumed_afresh(tmp_path: Path) 
 def test_tensors_of_another_kind_are_one_error(tmp_path: Path) -> None:
     saved(tmp_path / "c")
     checkpoint = load_checkpoint(tmp_path / "c")
-    assert checkpoint is not None
     checkpoint.tensors["random/cpu"] = torch.zeros(3)  # no bytes
     bilm, softmax = parts(1)
     optimizer = adamw(0.01)([*bilm.parameters(), *softmax.parameters()])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from spacy_elmo.pretraining.checkpoint import load_checkpoint
+from spacy_elmo.pretraining.checkpoint import newest_checkpoint
 from spacy_elmo.pretraining.loop import pretrain
 from spacy_elmo.weights import load_bilm, load_softmax
 
@@ -88,7 +88,7 @@ def test_killed_at_random_steps(toy_config: MakeConfig, tmp_path: Path, name: st
         one, other = output / folder, tmp_path / "whole" / folder
         assert same_weights(load_bilm(one), load_bilm(other)), (folder, stops)
         assert same_weights(load_softmax(one), load_softmax(other)), (folder, stops)
-    killed, whole = (load_checkpoint(path / "checkpoint") for path in (output, tmp_path / "whole"))
+    killed, whole = (newest_checkpoint(path / "checkpoints", print) for path in (output, tmp_path / "whole"))
     assert killed is not None
     assert whole is not None
     assert killed.record["progress"] == whole.record["progress"]
