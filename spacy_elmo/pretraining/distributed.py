@@ -28,7 +28,7 @@ RANK, WORLD_SIZE, LOCAL_RANK = "RANK", "WORLD_SIZE", "LOCAL_RANK"
 # The others wait while the first rank encodes, evaluates and saves. One that dies is noticed at once all the same.
 _PATIENCE = timedelta(days=2)
 _TOLD = "spacy_elmo/told"  # the key in torch's store under which the first rank to tell an error says so
-_FIRST_TELLS = timedelta(seconds=5)
+_FIRST_TELLS = timedelta(seconds=2)
 _TIME_TO_TELL = 1.0  # seconds until another rank ends, whereupon torchrun ends the one that tells too
 
 
@@ -208,7 +208,9 @@ def _told_by_another() -> bool:
     """Whether another rank tells the user what went wrong. If not, this one says that it will."""
     with suppress(RuntimeError, KeyError, ValueError):  # nobody to ask any more
         # The store that init_process_group used too.
-        store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        store = dist.TCPStore(
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=_FIRST_TELLS
+        )
         key = f"{_TOLD}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
         if dist.get_rank():
             with suppress(RuntimeError):

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import spacy_elmo
@@ -16,14 +23,18 @@ from spacy_elmo.bilm.softmax import FullSoftmax
 from spacy_elmo.errors import PretrainingError
 from spacy_elmo.pretraining.checkpoint import (
     STATE_FILE,
+    SUMS_FILE,
     TENSORS_FILE,
+    DamagedError,
     existing_folder,
+    keep_newest,
     load_checkpoint,
     newest_checkpoint,
     replaced_folder,
     restore,
     restore_folder,
     save_checkpoint,
+    step_folder,
     write_sums,
 )
 from spacy_elmo.pretraining.optimizers import adagrad, adamw
@@ -250,3 +261,92 @@ def test_what_cannot_be_written_names_the_folder(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("a file where a folder must be made")
     with pytest.raises(PretrainingError, match=r"cannot write .*deep"), replaced_folder(tmp_path / "f" / "deep"):
         raise AssertionError("never entered")
+
+
+# ----------------------------------------------------------------------------------------------------- several of them
+
+
+def several(folder: Path, *steps: int) -> Path:
+    """Checkpoints of these steps, each whole. The state of all is that of step 1."""
+    one = saved(folder.parent / "one")
+    for step in steps:
+        target = step_folder(folder, step)
+        shutil.copytree(one, target)
+        state = json.loads((target / STATE_FILE).read_text(encoding="utf8"))
+        (target / STATE_FILE).write_text(json.dumps({**state, "step": step}), encoding="utf8")
+        write_sums(target)
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_sums_are_those_of_sha256sum(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "c")
+    expected = [
+        f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}" for name in (STATE_FILE, TENSORS_FILE)
+    ]
+    assert (folder / SUMS_FILE).read_text(encoding="ascii").splitlines() == expected
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_changed_byte_goes_unnoticed(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = saved(Path(name) / "c")
+        file = folder / data.draw(st.sampled_from([STATE_FILE, TENSORS_FILE, SUMS_FILE]))
+        content = bytearray(file.read_bytes())
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place] ^= data.draw(st.integers(1, 255))
+        file.write_bytes(content)
+        with pytest.raises(DamagedError, match=str(folder)):
+            load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", [STATE_FILE, TENSORS_FILE, SUMS_FILE])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: os.truncate(file, 10), lambda file: os.truncate(file, 0)])
+def test_a_damaged_newest_one_falls_back_to_the_one_before_and_says_so(
+    tmp_path: Path, name: str, damage: Callable[[Path], object]
+) -> None:
+    folder = several(tmp_path / "all", 5, 900_000, 1_000_000)  # in the order of numbers
+    damage(step_folder(folder, 1_000_000) / name)
+    said: list[str] = []
+    checkpoint = newest_checkpoint(folder, said.append)
+    assert checkpoint is not None
+    assert checkpoint.step == 900_000
+    assert checkpoint.folder == folder / "step-900000"
+    assert len(said) == 1
+    assert re.match(rf"{folder}/step-1000000/.*: going back to the checkpoint before$", said[0])
+    assert "start anew" not in said[0]
+    damage(step_folder(folder, 900_000) / name)
+    damage(step_folder(folder, 5) / name)
+    with pytest.raises(DamagedError, match=r"step-1000000/.* \(and 2 older ones are damaged too\)"):
+        newest_checkpoint(folder, said.append)
+    assert len(said) == 1
+
+
+def test_another_version_is_not_fallen_back_from(tmp_path: Path) -> None:
+    folder = several(tmp_path / "all", 5, 6)
+    file = step_folder(folder, 6) / STATE_FILE
+    file.write_text(file.read_text(encoding="utf8").replace('"format": 2', '"format": 9'), encoding="utf8")
+    write_sums(file.parent)
+    with pytest.raises(PretrainingError, match=r"step-000006.* was written by another version"):
+        newest_checkpoint(folder, print)
+
+
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    folder = several(tmp_path / "all", 5, 10, 15, 20)
+    (folder / "step-000012.new").mkdir()  # a killed process was writing it
+    (folder / "step-000010-of-mine").mkdir()
+    (folder / "notes.txt").write_text("mine")
+    keep_newest(folder, 20, 2)
+    assert names(folder) == ["notes.txt", "step-000010-of-mine", "step-000015", "step-000020"]
+    keep_newest(folder, 20, 1)
+    assert names(folder) == ["notes.txt", "step-000010-of-mine", "step-000020"]
+
+
+def test_what_was_gone_back_from_goes_with_the_next_one(tmp_path: Path) -> None:
+    folder = several(tmp_path / "all", 5, 10, 15)
+    keep_newest(folder, 10, 3)
+    assert names(folder) == ["step-000005", "step-000010"]

@@ -199,6 +199,33 @@ def test_a_cache_that_cannot_be_a_folder(toy_config: MakeConfig, tmp_path: Path,
         run(toy_config(paths__cache=str(tmp_path / place)), tmp_path / "out")
 
 
+# -------------------------------------------------------------------------------------------------- damaged checkpoints
+
+
+def test_a_run_goes_back_to_the_checkpoint_before_a_damaged_one(toy_config: MakeConfig, tmp_path: Path) -> None:
+    def config(steps: int, keep: int) -> Any:
+        return toy_config(
+            training__max_steps=steps,
+            training__checkpoint_frequency=4,
+            training__keep=keep,
+            training__schedule="constant",
+        )
+
+    run(config(16, 2), tmp_path / "whole")
+    output = tmp_path / "out"
+    run(config(12, 3), output)
+    assert sorted(path.name for path in (output / "checkpoints").iterdir()) == [f"step-{n:06d}" for n in (4, 8, 12)]
+    tensors = output / "checkpoints" / "step-000012" / "tensors.safetensors"
+    tensors.write_bytes(tensors.read_bytes().replace(b"\x3f", b"\x3e"))
+    stdout = io.StringIO()
+    pretrain(config(16, 2), output, resume=True, stdout=stdout, stderr=io.StringIO())
+    assert f"{tensors} is damaged (another checksum than in SHA256SUMS): going back" in stdout.getvalue()
+    assert "Resuming at step 8" in stdout.getvalue()
+    for name in ("losses.jsonl", "model-last/model.safetensors", "checkpoints/step-000012/tensors.safetensors"):
+        assert (output / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert sorted(path.name for path in (output / "checkpoints").iterdir()) == ["step-000012", "step-000016"]
+
+
 # ---------------------------------------------------------------------------------------------------------- full disks
 
 
@@ -216,6 +243,25 @@ def test_a_full_disk_names_the_path_and_leaves_the_last_checkpoint(
     assert {path.name for path in output.iterdir()} == {*FOLDERS, "losses.jsonl"}
     assert run(longer, output, resume=True).step == 6
     assert len((output / "losses.jsonl").read_bytes().splitlines()) == 6
+
+
+def test_a_disk_that_is_full_for_a_checkpoint_alone(toy_config: MakeConfig, tmp_path: Path) -> None:
+    def config(steps: int) -> Any:
+        return toy_config(
+            training__max_steps=steps,
+            training__eval_frequency=100,
+            training__checkpoint_frequency=2,
+            training__schedule="constant",
+        )
+
+    run(config(8), tmp_path / "whole")
+    output = tmp_path / "out"
+    run(config(4), output)
+    with largest_file(20_000), pytest.raises(PretrainingError, match=r"cannot write .*step-000006.* before is kept"):
+        run(config(8), output, resume=True)
+    assert sorted(path.name for path in (output / "checkpoints").iterdir()) == ["step-000002", "step-000004"]
+    assert run(config(8), output, resume=True).step == 8
+    assert (output / "losses.jsonl").read_bytes() == (tmp_path / "whole" / "losses.jsonl").read_bytes()
 
 
 def test_a_full_disk_while_the_text_is_encoded(toy_config: MakeConfig, tmp_path: Path) -> None:
