@@ -32,6 +32,7 @@ Sentences = list[list[str]]
 # The published models; "tiny" lets a script run through in a moment.
 SIZES = {
     "original": BiLMConfig(lstm_dim=4096, projection_dim=512, n_highway=2),
+    "medium": BiLMConfig(lstm_dim=2048, projection_dim=256, n_highway=1),
     "small": BiLMConfig(lstm_dim=1024, projection_dim=128, n_highway=1),
     "tiny": BiLMConfig(lstm_dim=32, projection_dim=8, n_highway=1, filters=((1, 4), (2, 8), (3, 16))),
 }
@@ -113,12 +114,14 @@ def read_sentences(path: Path, n: int, seed: int, *, raw: bool) -> Sentences:
     opened = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(path.suffix, open)
     with opened(path, "rt", encoding="utf8") as file:  # type: ignore[operator]
         lines = [line.strip() for line in file if line.strip()]
+    if not lines:
+        raise SystemExit(f"{path} holds no text")
     random.Random(seed).shuffle(lines)
     if not raw:
         return [line.split() for line in lines[:n]]
     import spacy
 
-    from spacy_elmo.pretraining.corpus import sentences_of
+    from spacy_elmo.pretraining.sentences import sentences_of
 
     nlp = spacy.blank("en")
     sentences: Sentences = []
@@ -154,20 +157,36 @@ def described(sentences: Sentences) -> str:
 # Options
 
 
+def positive(text: str) -> int:
+    """A whole number from 1 on, as an option's type."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
+    return number
+
+
+def existing(text: str) -> Path:
+    """The path of something that is there, as an option's type."""
+    path = Path(text)
+    if not path.exists():
+        raise argparse.ArgumentTypeError(f"there is no {path}")
+    return path
+
+
 def parser_for(doc: str | None, *, rounds: int = 3) -> argparse.ArgumentParser:
     """A parser with the options of every benchmark. doc: the script's own docstring. rounds: 0 for no such option."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2, help="threads of every process (default: %(default)s)")
+    parser.add_argument("--threads", type=positive, default=2, help="threads of every process (default: %(default)s)")
     if rounds:
-        parser.add_argument("--rounds", type=int, default=rounds, help="medians are given (default: %(default)s)")
+        parser.add_argument("--rounds", type=positive, default=rounds, help="medians are given (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     return parser
 
 
 def add_text_options(parser: argparse.ArgumentParser, sentences: int) -> None:
     """``--sentences``, ``--text``, ``--raw``: see ``sentences_for``."""
-    parser.add_argument("--sentences", type=int, default=sentences, help="number of them (default: %(default)s)")
-    parser.add_argument("--text", type=Path, help="a file of sentences, one a line (else they are made up)")
+    parser.add_argument("--sentences", type=positive, default=sentences, help="number of them (default: %(default)s)")
+    parser.add_argument("--text", type=existing, help="a file of sentences, one a line (else they are made up)")
     parser.add_argument("--raw", action="store_true", help="--text is untokenised, a paragraph a line")
 
 

@@ -38,6 +38,7 @@ from .common import (
     measure,
     number,
     parser_for,
+    positive,
     rate_cells,
     ratio,
     sentences_for,
@@ -183,8 +184,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = parser_for(__doc__)
     add_text_options(parser, 2000)
     add_sizes(parser)
-    parser.add_argument("--peer-sentences", type=int, default=640, help="for slow peers (default: %(default)s)")
-    parser.add_argument("--alone", type=int, default=50, help="sentences one at a time (default: %(default)s)")
+    parser.add_argument("--peer-sentences", type=positive, default=640, help="for slow peers (default: %(default)s)")
+    parser.add_argument("--alone", type=positive, default=50, help="sentences one at a time (default: %(default)s)")
     parser.add_argument("--rows", default="", help="only rows whose name matches this regular expression")
     parser.add_argument("--allennlp", type=Path, help="Python of an environment with AllenNLP")
     parser.add_argument("--transformers", type=Path, help="Python of an environment with transformers")

@@ -29,6 +29,7 @@ from torch import nn
 from spacy_elmo import BiLM, BiLMConfig
 from spacy_elmo.bilm.matmul import Precision
 from spacy_elmo.bilm.softmax import SampledSoftmax
+from spacy_elmo.pretraining.config import TrainingSettings
 
 from .common import (
     SIZES,
@@ -301,10 +302,14 @@ class Training:
         bilm = BiLM(config).initialize(seed).to(gpu.device)
         softmax = SampledSoftmax(self.n_vocabulary, config.projection_dim, n_samples=self.negatives)
         softmax.initialize(seed).to(gpu.device)
-        settings: Any = SimpleNamespace(
-            reset="none", precision=precision_of(mode), dropout=0.1, unroll_steps=UNROLL, clip_norm=10.0,
-            max_steps=10**6, warmup_steps=0, schedule="constant",
-        )  # fmt: skip
+        settings = TrainingSettings(
+            rows=rows,
+            unroll_steps=UNROLL,
+            max_steps=10**6,
+            reset=None,
+            schedule="constant",
+            precision=precision_of(mode),
+        )
         optimizer = adagrad()([*bilm.parameters(), *softmax.parameters()])
         self._train = TrainingStep(bilm=bilm, softmax=softmax, optimizer=optimizer, types=self.types, settings=settings)
         self._state, self._step = bilm.zero_state(rows), 0

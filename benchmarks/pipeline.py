@@ -36,6 +36,7 @@ from .common import (
     measure,
     number,
     parser_for,
+    positive,
     rate_cells,
     ratio,
     sentences_for,
@@ -108,8 +109,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = parser_for(__doc__)
     add_text_options(parser, 10_000)
     add_sizes(parser)
-    parser.add_argument("--peer-sentences", type=int, default=1000, help="for transformers (default: %(default)s)")
-    parser.add_argument("--alone", type=int, default=100, help="texts one at a time (default: %(default)s)")
+    parser.add_argument("--peer-sentences", type=positive, default=1000, help="for transformers (default: %(default)s)")
+    parser.add_argument("--alone", type=positive, default=100, help="texts one at a time (default: %(default)s)")
     parser.add_argument("--transformers", type=Path, help="Python of an environment with spacy-transformers")
     parser.add_argument("--transformer-sizes", nargs="*", default=["distilroberta", "MiniLM-L6"])
     args = parser.parse_args(argv)

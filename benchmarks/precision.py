@@ -20,6 +20,8 @@ from spacy.training import Example
 from spacy_elmo.bilm.matmul import PRECISIONS, Precision
 from spacy_elmo.pipeline.elmo import Elmo
 
+from .common import existing, positive
+
 
 def load(pipeline: Path, precision: Precision) -> spacy.Language:
     """The pipeline, its biLM's products in that precision."""
@@ -52,9 +54,9 @@ def cosines(pipeline: Path, test: DocBin, precision: Precision, n_docs: int) -> 
 def main() -> None:
     """Score, compare, print."""
     parser = argparse.ArgumentParser(description="Downstream F and cosine to float32 of each precision.")
-    parser.add_argument("--pipeline", type=Path, action="append", required=True)
-    parser.add_argument("--test", type=Path, required=True, help="a DocBin with entities")
-    parser.add_argument("--docs", type=int, default=1000, help="Docs whose vectors are compared")
+    parser.add_argument("--pipeline", type=existing, action="append", required=True)
+    parser.add_argument("--test", type=existing, required=True, help="a DocBin with entities")
+    parser.add_argument("--docs", type=positive, default=1000, help="Docs whose vectors are compared")
     args = parser.parse_args()
     test = DocBin().from_disk(args.test)
     print("| precision | test F | difference | cosine to float32 by layer: mean (1% / worst) |")

@@ -28,6 +28,7 @@ from .common import (
     measure,
     n_words,
     parser_for,
+    positive,
     rate_cells,
     ratio,
     sentences_for,
@@ -94,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = parser_for(__doc__)
     add_text_options(parser, 10_000)
     add_sizes(parser)
-    parser.add_argument("--fewer", type=int, default=1000, help="sentences, but for the last section of a size")
+    parser.add_argument("--fewer", type=positive, default=1000, help="sentences, but for the last section of a size")
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     add_training_options(parser, sizes=["1024/128"], vocabulary=[50_000, 200_000, 800_000])
     args = parser.parse_args(argv)

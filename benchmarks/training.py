@@ -5,21 +5,22 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from spacy_elmo import BiLM, BiLMConfig
 from spacy_elmo.bilm.softmax import SampledSoftmax
 from spacy_elmo.pretraining.config import TrainingSettings
-from spacy_elmo.pretraining.corpus import SPECIAL_TYPES, EncodedCorpus
+from spacy_elmo.pretraining.corpus import EncodedCorpus
 from spacy_elmo.pretraining.optimizers import adagrad
 from spacy_elmo.pretraining.precision import onednn_products
 from spacy_elmo.pretraining.step import TrainingStep
 from spacy_elmo.pretraining.streams import Stream
 from spacy_elmo.pretraining.vocabulary import Vocabulary
+from spacy_elmo.pretraining.word_types import SPECIAL_TYPES, Types
 
-from .common import SIZES, WIKIPEDIA, Sample, sentence_lengths, spelled
+from .common import SIZES, WIKIPEDIA, Sample, positive, sentence_lengths, spelled
 from .peers.protocol import PeerError
 
 UNROLL = 20
@@ -44,12 +45,12 @@ def add_training_options(
 ) -> None:
     """What a step is made of: see ``Training``."""
     parser.add_argument(size_option, dest="training_size", nargs="+", choices=TRAINING_SIZES, default=sizes)
-    parser.add_argument("--vocabulary", nargs="+", type=int, default=vocabulary, help="rows of the softmax")
-    parser.add_argument("--negatives", type=int, default=8192, help="of the softmax (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=128, help="rows of a window (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=4, help="of a row in a round (default: %(default)s)")
-    parser.add_argument("--corpus-words", type=int, default=1_000_000, help="(default: %(default)s)")
-    parser.add_argument("--corpus-types", type=int, default=WIKIPEDIA.n_types, help="(default: %(default)s)")
+    parser.add_argument("--vocabulary", nargs="+", type=positive, default=vocabulary, help="rows of the softmax")
+    parser.add_argument("--negatives", type=positive, default=8192, help="of the softmax (default: %(default)s)")
+    parser.add_argument("--batch", type=positive, default=128, help="rows of a window (default: %(default)s)")
+    parser.add_argument("--steps", type=positive, default=4, help="of a row in a round (default: %(default)s)")
+    parser.add_argument("--corpus-words", type=positive, default=1_000_000, help="(default: %(default)s)")
+    parser.add_argument("--corpus-types", type=positive, default=WIKIPEDIA.n_types, help="(default: %(default)s)")
 
 
 def corpus_for(args: argparse.Namespace) -> EncodedCorpus:
@@ -62,12 +63,14 @@ def corpus_for(args: argparse.Namespace) -> EncodedCorpus:
     types = [*SPECIAL_TYPES, *spelled(law.n_types, generator)]
     lengths = sentence_lengths(args.corpus_words // 20, generator)
     ids = law.draw(int(lengths.sum()), generator) + len(SPECIAL_TYPES)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
     return EncodedCorpus(
         folder=Path(),
-        types=types,
+        types=Types.of(types),
         counts=np.bincount(ids, minlength=len(types)),
         ids=ids.astype(np.int32),
-        sentence_starts=np.concatenate([[0], np.cumsum(lengths)]),
+        sentence_starts=starts,
+        sentence_steps=starts + np.arange(len(starts)),
         document_starts=np.append(np.arange(0, len(lengths), 50), len(lengths)),
         meta={},
     )
@@ -80,10 +83,17 @@ class Training:
     """
 
     def __init__(
-        self, args: argparse.Namespace, corpus: EncodedCorpus, *, size: str, n_vocabulary: int, mode: str
+        self,
+        args: argparse.Namespace,
+        corpus: EncodedCorpus,
+        *,
+        size: str,
+        n_vocabulary: int,
+        mode: str,
+        reset: Literal["sentence"] | None = None,
     ) -> None:
         self.corpus = corpus
-        self.settings = TrainingSettings(rows=args.batch, unroll_steps=UNROLL, reset=None, **MODES[mode])
+        self.settings = TrainingSettings(rows=args.batch, unroll_steps=UNROLL, reset=reset, **MODES[mode])
         vocabulary = Vocabulary(corpus.types[:n_vocabulary])
         self.stream = Stream(corpus, vocabulary, rows=args.batch, unroll_steps=UNROLL, seed=args.seed)
         bilm = BiLM(TRAINING_SIZES[size]).initialize(args.seed)

@@ -16,7 +16,7 @@ import spacy_elmo
 from spacy_elmo.layers.bilm_model import random_bilm
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-TRAINING = sorted(path for path in CONFIGS.glob("*.cfg") if path.stem != "pretrain")
+TRAINING = sorted(path for path in CONFIGS.glob("*.cfg") if not path.stem.startswith("pretrain"))
 TWINS = [(path.with_name(path.name.replace("_elmo", "")), path) for path in TRAINING if path.stem.endswith("_elmo")]
 
 

@@ -80,7 +80,7 @@ def test_command_resolves_in_a_fresh_process() -> None:
         [sys.executable, "-m", "spacy", "elmo", "--help"], capture_output=True, text=True, cwd=ROOT.parent
     )
     assert done.returncode == 0, done.stderr
-    for command in ("corpus", "pretrain", "perplexity", "info"):
+    for command in ("corpus", "pretrain", "perplexity", "info", "embed"):
         assert re.search(rf"^\W*{command}\b", done.stdout, re.MULTILINE), command
 
 

@@ -99,7 +99,7 @@ def checked_sentences(
     """The sentences as lists of words. Raises ElmoError for what neither inference nor training can read."""
     if state is not None and state not in known:
         raise ElmoError(f"state is one of {', '.join(map(repr, known))} or None, not {state!r}")
-    if not isinstance(max_length, int) or max_length < 1:
+    if not _is_count(max_length) or max_length < 1:
         raise ElmoError(f"max_length is at least 1, not {max_length!r}")
     sentences = sentences if isinstance(sentences, str) else list(sentences)
     if isinstance(sentences, str) or any(isinstance(sentence, str) for sentence in sentences):
@@ -119,8 +119,8 @@ def encode(
 ) -> list[Tensor]:
     """Layers 0 to L of each sentence, boundaries added and removed inside.
 
-    A sentence's vectors depend on that sentence alone (but with ``state="carry"``), to about 1e-7: not on the
-    others, their order or the thread.
+    A sentence's vectors depend on that sentence alone (but with ``state="carry"``): not on the others, their order or
+    the thread. Sums may be rounded in another order, which moves the vectors by some 1e-6 of the largest value.
 
     sentences: words of each; an empty one gives (L + 1, 0, 2P).
     state: where the LSTMs start. None: the weights' own policy; "zero"; "warm": the start state kept with the
@@ -134,14 +134,15 @@ def encode(
         emptied when its weights change). 0: none.
     RETURNS: (L + 1, n, 2P) for each sentence, float32 as the weights are, on the model's device.
     Raises ElmoError for an unknown state policy or precision, a max_length below 1, a negative cache_words, "warm"
-        without a start state, strings in the place of lists, ``out`` of other shapes.
+        without a start state, strings in the place of lists, ``out`` of other shapes or another dtype.
     """
     sentences = checked_sentences(sentences, state, ("zero", "warm", "carry"), max_length)
-    if not isinstance(cache_words, int) or cache_words < 0:
+    if not _is_count(cache_words) or cache_words < 0:
         raise ElmoError(f"cache_words is at least 0, not {cache_words!r}")
     if out is not None:
         _check_out(bilm, sentences, out)
-    with torch.no_grad():
+    # A caller's autocast would round float32's products, and what is cached of them.
+    with torch.no_grad(), torch.autocast(bilm.device.type, enabled=False):
         runtime = bilm.runtime()
         packed = _packed(bilm, runtime, checked_precision(precision))
         words, rows = unique_words(sentences, bilm.config.marks)
@@ -150,6 +151,10 @@ def encode(
             return _encode(bilm, packed.stacks, table, rows, state, out, max_length)
         with runtime.lock:
             return _encode(bilm, packed.stacks, table, rows, state, out, max_length)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _packed(bilm: BiLM, runtime: Runtime, precision: Precision) -> Packed:
@@ -170,6 +175,8 @@ def _check_out(bilm: BiLM, sentences: Sequence[Sequence[str]], out: Sequence[Ten
         shape = (bilm.config.n_layers + 1, len(sentence), bilm.config.width)
         if tuple(tensor.shape) != shape:
             raise ElmoError(f"out holds a tensor of shape {tuple(tensor.shape)} where {shape} is to be written")
+        if tensor.dtype != torch.float32 and tensor.dtype != bilm.forward_lstm.layers[0].kernel.dtype:
+            raise ElmoError(f"out holds a tensor of {tensor.dtype} where torch.float32 is to be written")
 
 
 def _encode(
@@ -281,7 +288,7 @@ def _encode_batch(
             source = _on(table, starts[steps_here[inside] - begin] + row_of[inside])
             target = _on(table, inside)
             for depth, layer in enumerate(layers, 1):
-                shared[depth, :, half].index_copy_(0, target, layer[direction][source])
+                shared[depth, :, half].index_copy_(0, target, layer[direction][source].to(shared.dtype))
     parts = list(shared.split(words.tolist(), dim=1))
     if out is None:
         return parts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,6 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..errors import ElmoError
 from .characters import CHARACTER_MARKS, PAD_CHARACTER, character_ids, code_point_ids
@@ -113,6 +116,8 @@ class BiLM(nn.Module):
         stamp = _stamp(self)
         if self._runtime.stamp != stamp:
             self._runtime = Runtime(stamp=stamp)
+            with _STALE_LOCK:
+                _MAY_BE_STALE.add(self)
         return self._runtime
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -320,6 +325,26 @@ class BiLM(nn.Module):
             tops.append(F.dropout(outputs[-1], dropout, training=dropout > 0.0).transpose(0, 1))
             ends |= {f"{direction}_hidden": hidden.detach(), f"{direction}_cell": cell.detach()}
         return tops[0], tops[1], BiLMState.from_tensors(ends)
+
+
+# biLMs that hold something derived from their weights.
+_MAY_BE_STALE: weakref.WeakSet[BiLM] = weakref.WeakSet()
+_STALE_LOCK = threading.Lock()
+
+
+def _after_step(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    """torch counts what is written to a tensor, but not what a fused optimizer writes."""
+    fused = [group["params"] for group in optimizer.param_groups if group.get("fused")]
+    if fused:
+        moved = {id(parameter) for parameters in fused for parameter in parameters}
+        with _STALE_LOCK:
+            bilms = list(_MAY_BE_STALE)
+        for bilm in bilms:
+            if any(id(parameter) in moved for parameter in bilm.parameters()):
+                bilm.invalidate()
+
+
+register_optimizer_step_post_hook(_after_step)
 
 
 def _stamp(bilm: BiLM) -> list[tuple[int, int, int]]:

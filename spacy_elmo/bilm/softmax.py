@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,25 +23,57 @@ LOGITS_PER_BLOCK = {"cpu": 1 << 21, "cuda": 1 << 26}
 
 
 class FullSoftmax(nn.Module):
-    """logits = y W^T + b over the whole vocabulary. One serves both directions.
+    """logits = y W^T + b over the whole vocabulary. One serves both directions. See `OutputLayer`.
 
     W: (V, P). b: (V,).
+    tied: W is the table of another module, which ``tie`` is to give before anything else.
     """
 
-    def __init__(self, n_words: int, width: int) -> None:
+    kind: ClassVar[str] = "softmax"
+    has_perplexity: ClassVar[bool] = True
+    W: nn.Parameter
+
+    def __init__(self, n_words: int, width: int, *, tied: bool = False) -> None:
         super().__init__()
         if n_words < 1 or width < 1:
             raise ElmoError(f"a softmax needs at least one word and one dimension, not {n_words} and {width}")
-        self.W = nn.Parameter(torch.zeros(n_words, width))
+        self.n_words: int | None = n_words
+        self.width = width
+        self.tied = tied
+        if not tied:
+            self.W = nn.Parameter(torch.zeros(n_words, width))
         self.b = nn.Parameter(torch.zeros(n_words))
 
+    def tie(self, table: nn.Parameter) -> None:
+        """Take the table of a word-input biLM for W (bilm-tf's ``share_embedding_softmax``), once both are in place.
+
+        It stays the other module's: that one moves it to a device, stores it and gives it to the optimizer.
+        table: (V, P), its rows the words of this softmax.
+        Raises ElmoError for a table of another shape.
+        """
+        if tuple(table.shape) != (self.n_words, self.width):
+            raise ElmoError(
+                f"the word table has shape {tuple(table.shape)}, but the softmax that shares it is of "
+                f"{self.n_words} words and {self.width} dimensions"
+            )
+        object.__setattr__(self, "W", table)  # nn.Module's own would make it a parameter of this one too
+
     def initialize(self, seed: int = 0) -> FullSoftmax:
-        """W ~ N(0, 1/P) (variance), b = 0, as in bilm-tf."""
-        generator = torch.Generator(device=self.W.device).manual_seed(seed)
+        """W ~ N(0, 1/P) (variance), b = 0, as in bilm-tf. A W that is tied is the other module's to draw."""
+        generator = torch.Generator(device=self.b.device).manual_seed(seed)
         with torch.no_grad():
-            self.W.normal_(0.0, math.sqrt(1.0 / self.W.shape[1]), generator=generator)
+            if not self.tied:
+                self.W.normal_(0.0, math.sqrt(1.0 / self.width), generator=generator)
             self.b.zero_()
         return self
+
+    def settings(self) -> dict[str, Any]:
+        """Those of a softmax with a W of its own: a tied one's file holds the table, so that it can be read alone."""
+        return {"n_words": self.n_words, "width": self.width}
+
+    def stored(self) -> Mapping[str, Tensor]:
+        """W (V, P) and b (V,)."""
+        return {"W": self.W, "b": self.b}
 
     def loss(self, hidden: Tensor, targets: Tensor, *, seed: int) -> Tensor:
         """Mean negative log-likelihood in nats, differentiable.
@@ -62,15 +95,20 @@ class FullSoftmax(nn.Module):
             ]
             return torch.cat(chunks) if chunks else hidden.new_zeros(0)
 
+    def target_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """``nll``: evaluation is by the whole vocabulary, whatever the training draws."""
+        return self.nll(hidden, targets)
+
 
 class SampledSoftmax(FullSoftmax):
     """Trains against a sample of the vocabulary, log-uniform by rank; scores by all of it.
 
     The vocabulary must stand in descending order of frequency: rank k is drawn with p(k) = ln((k+2)/(k+1)) / ln(V+1).
+    Its file is that of a full softmax: the samples are the training's.
     """
 
-    def __init__(self, n_words: int, width: int, *, n_samples: int) -> None:
-        super().__init__(n_words, width)
+    def __init__(self, n_words: int, width: int, *, n_samples: int, tied: bool = False) -> None:
+        super().__init__(n_words, width, tied=tied)
         if not 1 <= n_samples <= n_words:
             raise ElmoError(f"n_samples ({n_samples}) is between 1 and the vocabulary's size ({n_words})")
         self.n_samples = n_samples
@@ -80,7 +118,7 @@ class SampledSoftmax(FullSoftmax):
 
         One set of distinct negatives for all targets, the same for the same seed on every device and rank.
         W and b get sparse gradients (not coalesced), of the targets' and the negatives' rows: nothing here, and in an
-        optimizer that reads them, costs more with a larger vocabulary.
+        optimizer that reads them, costs more with a larger vocabulary. (A tied W gets a dense one from its other use.)
         """
         n_words = len(self.W)
         sampled, draws = sample_log_uniform(n_words, self.n_samples, seed)

@@ -6,6 +6,8 @@ import typer
 from spacy.cli._util import app
 
 from .convert import convert
+from .debug_data import debug_data
+from .embed import embed
 from .info import info
 from .perplexity import perplexity
 from .pretrain import corpus, pretrain
@@ -20,9 +22,11 @@ elmo_cli = typer.Typer(
 _WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
 elmo_cli.command("pretrain", context_settings=_WITH_OVERRIDES)(pretrain)
 elmo_cli.command("corpus", context_settings=_WITH_OVERRIDES)(corpus)
+elmo_cli.command("debug-data", context_settings=_WITH_OVERRIDES)(debug_data)
 elmo_cli.command("perplexity")(perplexity)
 elmo_cli.command("info")(info)
 elmo_cli.command("convert")(convert)
+elmo_cli.command("embed")(embed)
 app.add_typer(elmo_cli)
 
 __all__ = ["elmo_cli"]

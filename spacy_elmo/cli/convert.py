@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from enum import Enum
 from pathlib import Path
+from typing import Optional
 
 import typer
 
-from .errors import clean_errors
+from ..errors import ElmoError
+from .errors import clean_errors, warn
 
 
 class Format(str, Enum):
@@ -17,15 +20,58 @@ class Format(str, Enum):
     bilm_hdf5 = "bilm-hdf5"
 
 
+# Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def convert(
-    source: Path = typer.Argument(..., help="Weights of any format that spacy-elmo reads"),
+    source: Path = typer.Argument(..., help="Weights of any format that spacy-elmo reads, or a pipeline with `elmo`"),
     target: Path = typer.Argument(..., help="Folder to write"),
     to: Format = typer.Option(Format.native, help="native: safetensors; bilm-hdf5: bilm-tf's and AllenNLP's format"),
+    token_embeddings: Optional[Path] = typer.Option(  # noqa: UP045
+        None, help="Vocabulary, one word a line (.gz: compressed): with bilm-hdf5, write its token embeddings too"
+    ),
+    component: Optional[str] = typer.Option(None, help="Of a pipeline: the component whose biLM is meant"),  # noqa: UP045
 ) -> None:
-    """Convert the weights of a biLM. Values are copied as they are."""
-    with clean_errors():
-        from ..weights import load_bilm, save_bilm, save_bilm_hdf5
+    """Convert the weights of a biLM. Values are copied as they are.
 
-        bilm = load_bilm(source)
-        (save_bilm if to is Format.native else save_bilm_hdf5)(bilm, target)
+    The output layer of pretraining and its vocabulary go along where the source has them and the format can hold them.
+    """
+    with clean_errors(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        from ..pipeline.saved_bilm import bilm_of_pipeline, is_pipeline
+        from ..weights import load_output_layer, recognised, save_bilm, save_native, save_token_embeddings
+        from ..weights.folders import refuse_beside_output_layer
+        from ..weights.vocabulary import read_words
+
+        if token_embeddings is not None and to is not Format.bilm_hdf5:
+            raise ElmoError("--token-embeddings are part of bilm-tf's format: add --to bilm-hdf5")
+        words = None if token_embeddings is None else read_words(token_embeddings)
+        output = None
+        if is_pipeline(source):
+            bilm, family = bilm_of_pipeline(source, component), "pipeline"
+        elif component is not None:
+            raise ElmoError(f"--component is for pipelines, and {source} is none")
+        else:
+            with recognised(source) as found:
+                bilm, family = found.load(), found.family
+                output = load_output_layer(found) if to is Format.native else None
+        if to is Format.native:
+            if output is None and target.is_dir():
+                refuse_beside_output_layer(target)
+            save_native(bilm, target, output)
+        else:
+            save_bilm(bilm, target, "bilm-hdf5")
+        typer.echo(f"{family}: {source}")
         typer.echo(f"{to.value}: {target}")
+        if output is not None:
+            n_words = output.softmax.n_words
+            typer.echo("with its output layer" if n_words is None else f"with its softmax over {n_words:,} words")
+            if output.words is None and n_words is not None:
+                warn(f"The softmax has no vocabulary: {output.why}")
+        if words is not None:
+            rows = save_token_embeddings(bilm, words, target)
+            typer.echo(f"with token embeddings of {len(rows):,} words")
+            added = [word for word in rows[:3] if word not in words]
+            if added:
+                warn(f"Not in {token_embeddings}, and put first: {', '.join(added)}")
+        for one in caught:
+            if issubclass(one.category, UserWarning):
+                warn(str(one.message))

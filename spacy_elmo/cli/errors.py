@@ -37,6 +37,11 @@ def clean_errors() -> Iterator[None]:
             stream.reconfigure(errors=errors)
 
 
+def warn(text: str) -> None:
+    """Print what went well, but not as one might think."""
+    msg.warn(_printable(text))
+
+
 def _printable(text: str) -> str:
     # wasabi encodes with the terminal's encoding and decodes as UTF-8: both know ASCII.
     encoding = (sys.stdout.encoding or "utf8").lower()

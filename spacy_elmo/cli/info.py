@@ -61,15 +61,13 @@ def _rows(found: Summary) -> Iterator[tuple[str, str]]:
         yield "word table", _words(found.word_table)
     yield "start state", "stored with the weights" if found.start_state else "zeros"
     if found.softmax is None:
-        yield "softmax", "none, so no perplexity can be measured"
+        vectors = f": {found.output_parameters:,} parameters that predict vectors" if found.output_parameters else ""
+        yield "softmax", f"none{vectors}, so no perplexity can be measured"
     else:
         fits = found.vocabulary is not None and found.vocabulary.size == found.softmax[0]
         fits = fits and found.softmax[1] == config.projection_dim
-        more = found.softmax[0] * (found.softmax[1] + 1)
-        yield (
-            "softmax",
-            f"over {found.softmax[0]:,} words, {more:,} parameters more" + ("" if fits else "; it cannot be used:"),
-        )
+        more = f"{found.output_parameters:,} parameters more"
+        yield "softmax", f"over {found.softmax[0]:,} words, {more}" + ("" if fits else "; it cannot be used:")
     if found.vocabulary is not None:
         yield "vocabulary", _words(found.vocabulary)
     if origin := _origin(found.meta):

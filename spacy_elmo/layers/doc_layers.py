@@ -22,6 +22,7 @@ from torch import Tensor
 from ..bilm import BiLM
 from ..bilm.matmul import Precision, checked_precision
 from ..errors import ElmoError
+from ..text_forms import TextForm, checked_text_form, text_form_config, words_key
 from .span_getters import Offsets, SpanGetter, readable_words
 
 Key = tuple[bytes, tuple[tuple[int, int], ...]]
@@ -39,6 +40,7 @@ class DocLayers:
     dtype: "float32" or "float16", of what is kept and handed out. frozen: whether the biLM stays as it is.
     cache_mb: bound of the memo in MB (10**6 bytes); 0: no memo.
     cache_words: bound of the biLM's cache of token vectors, in words; 0: none.
+    text: the form of the words that the biLM reads: "orth", "lower", "norm" or a function (see ``doc_words``).
     Copies and pickles start without memo and gradients.
     """
 
@@ -53,6 +55,7 @@ class DocLayers:
         frozen: bool,
         cache_mb: int,
         cache_words: int,
+        text: TextForm = "orth",
     ) -> None:
         if not isinstance(max_length, int) or max_length < 1:
             raise ElmoError(f"elmo: max_length is at least 1, not {max_length!r}")
@@ -68,10 +71,12 @@ class DocLayers:
         self.frozen = frozen
         self.cache_mb = cache_mb
         self.cache_words = cache_words
+        self.text = checked_text_form(text)
         self._forget()
 
     def config(self) -> dict[str, Any]:
-        """These options as a config block. Raises ElmoError where the span getter does not say how it is made."""
+        """These options as a config block. Raises ElmoError where the span getter, or the text form, does not say how
+        it is made."""
         span_getter = getattr(self.span_getter, "config", None)
         if span_getter is None:
             raise ElmoError(
@@ -87,6 +92,7 @@ class DocLayers:
             "frozen": self.frozen,
             "cache_mb": self.cache_mb,
             "cache_words": self.cache_words,
+            "text": text_form_config(self.text),
         }
 
     def _forget(self) -> None:
@@ -112,7 +118,7 @@ class DocLayers:
         RETURNS: (L + 1, n_tokens, 2P) of ``dtype`` on the CPU. Arrays may be shared: do not write into them.
         """
         spans = self._spans(docs)
-        keys = [_key(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
+        keys = [self._key(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
         version = bilm.version
         known = self._recall(version, keys)
         missing = [i for i, key in enumerate(keys) if key not in known]
@@ -135,7 +141,7 @@ class DocLayers:
         if self.frozen:
             return list(self.predict(bilm, docs, remember=True)), ignore_gradient
         spans = self._spans(docs)
-        keys = [_key(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
+        keys = [self._key(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
         todo = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key not in self._pending}.values())
         outputs = self._compute_with_graph(bilm, [docs[i] for i in todo], [spans[i] for i in todo])
         for i, output in zip(todo, outputs, strict=True):
@@ -168,14 +174,14 @@ class DocLayers:
         """
         number = id(layers)
         forget = partial(_forget_given, self._given, number)
-        self._given[number] = (weakref.ref(layers, forget), version, _orths(doc))
+        self._given[number] = (weakref.ref(layers, forget), version, words_key(doc, self.text))
 
     def given(self, version: int, doc: Doc, layers: np.ndarray | None) -> np.ndarray | None:
         """The layers found on a Doc, if they were given here, for these weights and these tokens; else None."""
-        reference, of_version, orths = self._given.get(id(layers), (None, 0, b""))
+        reference, of_version, words = self._given.get(id(layers), (None, 0, b""))
         if layers is None or reference is None or reference() is not layers or of_version != version:
             return None
-        return layers if orths == _orths(doc) else None
+        return layers if words == words_key(doc, self.text) else None
 
     def _spans(self, docs: Sequence[Doc]) -> list[Offsets]:
         """What the span getter says, checked for its form. That spans cover a Doc is checked where they are read."""
@@ -192,6 +198,9 @@ class DocLayers:
                 )
         return spans
 
+    def _key(self, doc: Doc, offsets: Offsets) -> Key:
+        return words_key(doc, self.text), tuple(offsets)
+
     def discard(self) -> None:
         """Drop gradients that wait: the weights they belong to go."""
         self._pending = {}
@@ -199,12 +208,12 @@ class DocLayers:
     def _compute(self, bilm: BiLM, docs: Sequence[Doc], spans: Sequence[Offsets]) -> list[np.ndarray]:
         prepare_child_process(bilm)
         layers, width = bilm.config.n_layers + 1, bilm.config.width
-        arrays = [torch.zeros(layers, len(doc), width, device=bilm.device) for doc in docs]
+        arrays = [torch.zeros(layers, len(doc), width, device=bilm.device, dtype=torch.float32) for doc in docs]
         sentences: list[list[str]] = []
         out: list[Tensor] = []
         moves = []
         for doc, offsets, array in zip(docs, spans, arrays, strict=True):
-            for (start, _), (words, rows) in zip(offsets, readable_words(doc, offsets), strict=True):
+            for (start, _), (words, rows) in zip(offsets, readable_words(doc, offsets, self.text), strict=True):
                 # The biLM writes straight into the Doc's array: a long Doc's layers exist once.
                 sentences.append(words)
                 out.append(array[:, start : start + len(words)])
@@ -226,7 +235,7 @@ class DocLayers:
         if not docs:
             return []
         prepare_child_process(bilm)
-        read = [readable_words(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
+        read = [readable_words(doc, offsets, self.text) for doc, offsets in zip(docs, spans, strict=True)]
         encoded = iter(bilm([words for spans in read for words, _ in spans], self.state, max_length=self.max_length))
         outputs = []
         for doc, of_doc in zip(docs, read, strict=True):
@@ -299,14 +308,6 @@ def prepare_child_process(bilm: BiLM) -> None:
         raise ElmoError("elmo runs on a GPU in one process only: use nlp.pipe(..., n_process=1), or the CPU")
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)
-
-
-def _orths(doc: Doc) -> bytes:
-    return doc.to_array("ORTH").tobytes()
-
-
-def _key(doc: Doc, offsets: Offsets) -> Key:
-    return _orths(doc), tuple(offsets)
 
 
 def _is_offsets(pair: object) -> bool:

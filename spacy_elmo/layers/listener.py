@@ -19,6 +19,7 @@ from thinc.types import Floats2d
 from ..bilm import BiLM
 from ..bilm.encode import CACHE_WORDS
 from ..errors import ElmoError, NoSentencesError
+from ..text_forms import TextForm
 from .bilm_model import find_bilm, get_bilm
 from .doc_layers import Backprop, DocLayers
 from .scalar_mix import ScalarMix_v1
@@ -219,6 +220,7 @@ def ElmoTok2Vec_v1(
     frozen: bool = True,
     cache_mb: int = 512,
     cache_words: int = CACHE_WORDS,
+    text: TextForm = "orth",
 ) -> Model[list[Doc], list[Floats2d]]:
     """The same vectors as ElmoListener.v1, from a biLM of its own inside the component: no `elmo` pipe is needed.
 
@@ -234,6 +236,7 @@ def ElmoTok2Vec_v1(
         frozen=frozen,
         cache_mb=cache_mb,
         cache_words=cache_words,
+        text=text,
     )
     return _standalone_model(bilm, _checked_mix(mix, elmo_dropout), elmo_dropout, doc_layers)
 

@@ -24,6 +24,7 @@ from spacy.strings import get_string_id
 from spacy.tokens import Doc
 
 from ..errors import ElmoError, NoSentencesError
+from ..text_forms import TextForm, doc_words
 
 Offsets: TypeAlias = list[tuple[int, int]]
 SpanGetter: TypeAlias = Callable[[Sequence[Doc]], list[Offsets]]
@@ -81,7 +82,9 @@ def strided_spans(*, window: int = 128) -> SpanGetter:
     return _described(partial(_strided_spans, window=window), "spacy-elmo.strided_spans.v1", window=window)
 
 
-def readable_words(doc: Doc, spans: Sequence[tuple[int, int]]) -> list[tuple[list[str], slice | np.ndarray]]:
+def readable_words(
+    doc: Doc, spans: Sequence[tuple[int, int]], text: TextForm = "orth"
+) -> list[tuple[list[str], slice | np.ndarray]]:
     """The words of each span as the biLM reads them, and the row of each in the Doc.
 
     White-space tokens are left out. What comes back for row r of the result belongs in `array[rows]` of an array with
@@ -89,22 +92,21 @@ def readable_words(doc: Doc, spans: Sequence[tuple[int, int]]) -> list[tuple[lis
 
     doc (Doc): The Doc.
     spans (Sequence[tuple[int, int]]): Its spans, as a span getter gives them.
+    text (TextForm): The form of the words, see `doc_words`.
     RETURNS (list[tuple[list[str], slice | ndarray]]): For each span n words, and their n token indices in ascending
         order: a slice where the span has no white-space token, else int64 (n,).
-    RAISES (ElmoError): For spans that do not cover each token once and in order.
+    RAISES (ElmoError): For spans that do not cover each token once and in order; see `doc_words`.
     """
     _check_partition(doc, spans)
-    texts = [token.text for token in doc]
-    is_space = doc.to_array("IS_SPACE").astype(bool)
-    if not is_space.any():
+    texts, is_space = doc_words(doc, text)
+    if len(texts) == len(doc):
         return [(texts[start:end], slice(start, end)) for start, end in spans]
+    rows = np.flatnonzero(~is_space)
     words: list[tuple[list[str], slice | np.ndarray]] = []
     for start, end in spans:
-        rows = start + np.flatnonzero(~is_space[start:end])
-        if len(rows) == end - start:
-            words.append((texts[start:end], slice(start, end)))
-        else:
-            words.append(([texts[row] for row in rows], rows))
+        first, last = np.searchsorted(rows, (start, end)).tolist()
+        whole = last - first == end - start
+        words.append((texts[first:last], slice(start, end) if whole else rows[first:last]))
     return words
 
 

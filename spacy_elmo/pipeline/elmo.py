@@ -23,6 +23,7 @@ from ..layers.bilm_model import find_bilm, set_bilm
 from ..layers.doc_layers import Backprop, DocLayers, ignore_gradient
 from ..layers.listener import LISTENER, allow_replacing, connect, is_initialized, listeners_in, set_widths
 from ..layers.span_getters import SpanGetter
+from ..text_forms import TextForm
 from ..weights import load_bilm
 from .doc_elmo import drop, register_extensions, set_vector_hooks, stored
 from .doc_elmo import store as store_layers
@@ -55,6 +56,7 @@ DEFAULT_CONFIG = Config().from_str(
         "max_length": 512,
         "cache_mb": 512,
         "cache_words": CACHE_WORDS,
+        "text": "orth",
         "vectors": False,
     },
 )
@@ -71,6 +73,7 @@ def make_elmo(
     max_length: int,
     cache_mb: int,
     cache_words: int,
+    text: TextForm,
     vectors: bool,
 ) -> Elmo:
     """Make the component `elmo`: see ``Elmo`` for the arguments."""
@@ -87,6 +90,7 @@ def make_elmo(
         max_length=max_length,
         cache_mb=cache_mb,
         cache_words=cache_words,
+        text=text,
         vectors=vectors,
     )
 
@@ -105,6 +109,8 @@ class Elmo(TrainablePipe):
     max_length: steps of a window inside the biLM: bounds memory, changes no result by more than rounding.
     cache_mb: bound in MB of the memo that keeps training texts' layers from step to step.
     cache_words: how many word types' token vectors are kept from text to text (P floats each); 0: none.
+    text: what the biLM reads of a token: its "orth" (as it is written), "lower" or "norm", or what a function makes of
+        a Doc's words (spacy-elmo.ptb_brackets.v1): what the weights were trained on.
     vectors: let doc.vector, token.vector, span.vector and similarity come from here.
 
     These options live in the config alone: ``spacy.load(path, config={"components": {"elmo": {...}}})`` changes them.
@@ -126,6 +132,7 @@ class Elmo(TrainablePipe):
         max_length: int = 512,
         cache_mb: int = 512,
         cache_words: int = CACHE_WORDS,
+        text: TextForm = "orth",
         vectors: bool = False,
     ) -> None:
         for option, value, allowed in (
@@ -155,6 +162,7 @@ class Elmo(TrainablePipe):
             frozen=frozen,
             cache_mb=cache_mb,
             cache_words=cache_words,
+            text=text,
         )
         allow_replacing(model, self.doc_layers)
         self.listener_map: dict[str, list[Model[Any, Any]]] = {}

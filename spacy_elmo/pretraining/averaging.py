@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..bilm.model import BiLM
-from ..bilm.softmax import FullSoftmax
+from ..bilm.output_layer import OutputLayer
 
 
 class Averages:
@@ -21,8 +21,10 @@ class Averages:
     does not move are averaged too: a step passes once over all weights.
     """
 
-    def __init__(self, bilm: BiLM, softmax: FullSoftmax, decay: float) -> None:
+    def __init__(self, bilm: BiLM, softmax: OutputLayer, decay: float) -> None:
         self.bilm, self.softmax = copy.deepcopy((bilm, softmax))  # together: what they share the copies share
+        assert isinstance(softmax, nn.Module)
+        assert isinstance(self.softmax, nn.Module)
         self._models = nn.ModuleList([bilm, softmax])
         self._copies = nn.ModuleList([self.bilm, self.softmax]).requires_grad_(False)
         self.decay = decay

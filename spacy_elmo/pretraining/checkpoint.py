@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from .. import __version__
 from ..bilm.model import BiLM, BiLMState
-from ..bilm.softmax import FullSoftmax
+from ..bilm.output_layer import OutputLayer
 from ..errors import PretrainingError, WeightsError
 from .distributed import ALONE, Ranks
+from .perplexity import Evaluation
 from .schedules import Progress
 
 TENSORS_FILE = "tensors.safetensors"
@@ -88,11 +89,13 @@ class _Part(BaseModel):
 
 
 class _Scores(_Part):
-    forward_perplexity: float
-    backward_perplexity: float
-    joint_perplexity: float
     n_targets: int
     tokens_per_second: float
+
+    @model_validator(mode="after")
+    def _check_figures(self) -> _Scores:
+        Evaluation.from_scores({"n_targets": self.n_targets, **(self.model_extra or {})})
+        return self
 
 
 class _Info(_Part):
@@ -163,7 +166,7 @@ def save_checkpoint(
     *,
     step: int,
     bilm: BiLM,
-    softmax: FullSoftmax,
+    softmax: OutputLayer,
     optimizer: torch.optim.Optimizer,
     state: BiLMState,
     record: Mapping[str, Any],
@@ -343,7 +346,7 @@ def restore(
     checkpoint: Checkpoint,
     *,
     bilm: BiLM,
-    softmax: FullSoftmax,
+    softmax: OutputLayer,
     optimizer: torch.optim.Optimizer,
     ranks: Ranks = ALONE,
 ) -> BiLMState:

@@ -20,6 +20,7 @@ from thinc.api import Config, Optimizer
 
 from ..bilm.config import BiLMConfig
 from ..errors import ElmoError, PretrainingError
+from .objectives import TIE_NEEDS_WORDS
 from .schedules import SCHEDULES
 
 Reader = Callable[[Language], Iterator[Doc]]
@@ -27,11 +28,13 @@ Reader = Callable[[Language], Iterator[Doc]]
 # What must stay as it was when a run is resumed: a change here would not continue the run but start another one.
 # Registered blocks are listed with the keys that shape stored tensors; their other arguments may change.
 FIXED_KEYS = (
-    "nlp.lang",
+    "nlp",
     "corpora",
     "vocabulary",
     "model",
     "objective.@misc",
+    "objective.cutoffs",
+    "objective.loss",
     "optimizer.@misc",
     "optimizer.name",
     "optimizer.settings.amsgrad",
@@ -43,6 +46,9 @@ FIXED_KEYS = (
     "training.reset",
     "training.holdout",
 )
+
+# Arguments of spacy-elmo.RawText.v1 that can stand in [corpora.train] and [corpora.dev] for a text of [paths].
+RAW_TEXT_OPTIONS = ("limit_words", "format", "line", "pretokenized", "field", "errors", "long_lines")
 
 
 class _Section(BaseModel):
@@ -62,16 +68,21 @@ class PathsSettings(_Section):
 
 
 class SystemSettings(_Section):
-    """[system]. gpu_id: -1 is the CPU."""
+    """[system]. gpu_id: -1 is the CPU. n_process: processes that encode text; 0: one a core."""
 
     seed: int = Field(0, ge=0)
     gpu_id: int = Field(-1, ge=-1)
+    n_process: int = Field(0, ge=0)
 
 
 class NlpSettings(_Section):
-    """[nlp]. The language whose tokenizer (``spacy.blank(lang)``) cuts the text into words."""
+    """[nlp]. What cuts the text into words: the tokenizer of ``spacy.blank(lang)``, the one of a block of
+    ``@tokenizers``, or that of a pipeline (a path or a package). Plain data: `texts.pipeline` makes it.
+    """
 
     lang: str = "en"
+    tokenizer: dict[str, Any] | None = None
+    pipeline: str | None = None
 
 
 class CorporaSettings(_Section):
@@ -201,9 +212,12 @@ def load_config(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
 
 
 def _own_text(path: Any, replaced: Any) -> dict[str, Any]:
-    """The reader of own text, with the limit of the one that it replaces."""
-    limit = _limit(replaced)
-    return {"@readers": "spacy-elmo.RawText.v1", "path": path, **({"limit_words": limit} if limit else {})}
+    """The reader of own text, with what is said of its files, and the limit, in the block that it replaces."""
+    said = replaced if isinstance(replaced, Mapping) else {}
+    options = {key: said[key] for key in RAW_TEXT_OPTIONS if key in said}
+    if not options.get("limit_words"):
+        options.pop("limit_words", None)
+    return {"@readers": "spacy-elmo.RawText.v1", "path": path, **options}
 
 
 def _limit(reader: Any) -> Any:
@@ -220,8 +234,9 @@ def resolve(config: Config) -> tuple[Settings, Config]:
         if not isinstance(section, dict):
             raise PretrainingError(f"the config has a key '{name}' outside any section")
     try:
-        filled = registry.fill(config.copy())
-        settings = Settings.model_validate(registry.resolve(filled))
+        tokenizer = (config.get("nlp") or {}).get("tokenizer")  # stays a block: other processes build it too
+        filled = registry.fill(_with_tokenizer(config.copy(), None))
+        settings = Settings.model_validate(_with_tokenizer(registry.resolve(filled), tokenizer))
     except ValidationError as error:
         lines = [f"  {'.'.join(map(str, e['loc']))}: {e['msg'].lower()}{_given(e)}" for e in error.errors()]
         raise PretrainingError("\n".join(["the config does not fit:", *lines])) from error
@@ -235,6 +250,8 @@ def resolve(config: Config) -> tuple[Settings, Config]:
             '@misc = "spacy-elmo.adamw.v1", "spacy-elmo.adagrad.v1" or "spacy-elmo.torch_optimizer.v1"'
         )
     _check_model_keys(settings.model)
+    if filled["objective"].get("tie_weights") and settings.bilm_config(1).filters is not None:
+        raise PretrainingError(TIE_NEEDS_WORDS)
     schedule = filled.get("training", {}).get("schedule", TrainingSettings().schedule)  # a block stays a block
     defaults = settings.model_dump(
         include={"paths", "system", "nlp", "vocabulary", "training"}, exclude={"training": {"schedule"}}
@@ -248,6 +265,20 @@ def resolve(config: Config) -> tuple[Settings, Config]:
     filled["corpora"].setdefault("dev", None)
     # One spelling whatever the source of a value (a tuple of the defaults, a list of the file).
     return settings, Config().from_str(filled.to_str())
+
+
+def _with_tokenizer(config: Any, tokenizer: Any) -> Any:
+    if "tokenizer" in config.get("nlp", {}):
+        config["nlp"]["tokenizer"] = tokenizer
+    return config
+
+
+def nlp_settings(section: Mapping[str, Any]) -> NlpSettings:
+    """Settings of a section [nlp] by itself. Raises PretrainingError if it does not fit."""
+    try:
+        return NlpSettings(**section)
+    except ValidationError as error:
+        raise PretrainingError(f"[nlp] does not fit: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
 
 
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

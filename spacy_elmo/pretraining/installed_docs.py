@@ -29,7 +29,8 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ..errors import CorpusError
-from .raw_text import limited
+from .raw_text import checked_limit, limited
+from .texts import Text, made_doc
 
 STANDARD_LIBRARY = "python"
 # What spaCy and torch bring along. The first in this order keeps a paragraph that several have.
@@ -67,21 +68,27 @@ class InstalledDocs:
     def __init__(self, split: Literal["train", "dev"] = "train", *, limit_words: int = 0) -> None:
         if split not in ("train", "dev"):
             raise CorpusError(f"split is {split!r}: give 'train' or 'dev'")
-        if limit_words < 0:
-            raise CorpusError(f"limit_words is {limit_words}: give the number of words to read, or 0 for all")
+        checked_limit(limit_words)
         self.split = split
         self.limit_words = limit_words
 
     def __call__(self, nlp: Language) -> Iterator[Doc]:
         """Tokenise the modules of the split. RAISES: CorpusError if there are no sources to read."""
+        docs = (made_doc(text, nlp) for text in self._read(nlp))
+        return limited(docs, self.limit_words) if self.limit_words else docs
+
+    def texts(self, nlp: Language) -> Iterator[Text]:
+        """The modules untokenised: what other processes turn into Docs; with ``limit_words`` Docs. See ``__call__``."""
+        return self(nlp) if self.limit_words else self._read(nlp)
+
+    def _read(self, nlp: Language) -> Iterator[str]:
         modules = [module for module in _modules() if module.in_dev == (self.split == "dev")]
         if not modules:
             raise CorpusError(
                 "No docstrings were found: the installed Python has no source files (.py) of its standard library or "
                 "of spaCy. Give text of your own with spacy-elmo.RawText.v1"
             )
-        docs = (nlp.make_doc(text) for module in modules for text in module.texts(nlp.max_length))
-        return limited(docs, self.limit_words) if self.limit_words else docs
+        return (text for module in modules for text in module.texts(nlp.max_length))
 
     def fingerprint(self) -> str:
         """Identify what is read, without reading it: split, limit and versions."""

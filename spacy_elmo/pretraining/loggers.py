@@ -11,6 +11,7 @@ from spacy import Language
 LogStep = Callable[[dict[str, Any] | None], None]
 SetupLogger = Callable[[Language, IO[str], IO[str]], tuple[LogStep, Callable[[], None]]]
 
+# "PPL" is written "LOSS" for an objective that has no perplexity.
 _COLUMNS = (
     ("E", 6),
     ("#", 8),
@@ -27,7 +28,8 @@ def console_logger(progress_bar: bool = True) -> SetupLogger:
     """``spacy-elmo.console_logger.v1``: a row an evaluation, and a bar with tokens/s and the time left.
 
     LOSS is the mean training loss since the last row, in nats a word: of the *sampled* softmax where the objective is
-    one, so that it must not be compared with the dev perplexities, which are the full softmax's.
+    one, so that it must not be compared with the dev perplexities, which are the full softmax's. Continuous outputs
+    have no perplexities: dev's columns are losses then, of the same kind.
 
     progress_bar (bool): show the bar (on a terminal only).
     """
@@ -41,6 +43,7 @@ def console_logger(progress_bar: bool = True) -> SetupLogger:
         tokens_per_step = training["rows"] * training.get("accumulate", 1) * training["unroll_steps"]
         total = training["max_steps"] * tokens_per_step
         bar: tqdm | None = None
+        measure = ""  # "perplexity" or "loss"
 
         def close_bar() -> None:
             nonlocal bar
@@ -52,23 +55,25 @@ def console_logger(progress_bar: bool = True) -> SetupLogger:
             row = "  ".join(cell.rjust(width) for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
             print(row, file=stdout, flush=True)
 
-        write([name for name, _ in _COLUMNS])
-        write(["-" * width for _, width in _COLUMNS])
-
         def log_step(info: dict[str, Any] | None) -> None:
-            nonlocal bar
+            nonlocal bar, measure
             if info is None:
                 if bar is not None:
                     bar.update(tokens_per_step)
                 return
             close_bar()
             scores = info["other_scores"]
+            if not measure:  # what there is to show is known from the first scores on
+                measure = "perplexity" if "joint_perplexity" in scores else "loss"
+                write([name.replace("PPL", "PPL" if measure == "perplexity" else "LOSS") for name, _ in _COLUMNS])
+                write(["-" * width for _, width in _COLUMNS])
+            digits = 2 if measure == "perplexity" else 4
             write(
                 [
                     f"{info['epoch']:.2f}" if isinstance(info["epoch"], float) else str(info["epoch"]),
                     str(info["step"]),
                     f"{info['losses']['bilm']:.3f}" if info["losses"] else "",
-                    *(f"{scores[f'{name}_perplexity']:.2f}" for name in ("forward", "backward", "joint")),
+                    *(f"{scores[f'{name}_{measure}']:.{digits}f}" for name in ("forward", "backward", "joint")),
                     f"{scores['tokens_per_second']:.0f}" if scores.get("tokens_per_second") else "",
                     clock(info["seconds_left"]) if info.get("seconds_left") is not None else "",
                 ]

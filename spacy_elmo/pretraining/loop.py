@@ -23,7 +23,7 @@ from thinc.api import Config
 
 from .. import __version__
 from ..bilm.model import BiLM
-from ..bilm.softmax import FullSoftmax
+from ..bilm.output_layer import OutputLayer
 from ..errors import PretrainingError
 from ..weights.native import save_native, save_softmax
 from ..weights.vocabulary import save_vocabulary
@@ -38,16 +38,18 @@ from .checkpoint import (
     step_folder,
     step_folders,
 )
-from .config import Settings, changed_keys, resolve
+from .config import Settings, changed_keys, nlp_settings, resolve
 from .distributed import Ranks, joined_ranks
 from .loggers import LogStep
+from .objectives import check_objective, output_layer, prediction_targets
 from .output import BEST, CHECKPOINTS, LAST, LOSSES, LossesFile, check_output, losses_until, own_output
-from .perplexity import Perplexity, perplexity
+from .perplexity import Evaluation, evaluate
 from .plan import make_plan
 from .precision import onednn_products
-from .prepare import Corpora, blank_pipeline, dev_sentences, prepare_corpora
+from .prepare import Corpora, dev_sentences, prepare_corpora
 from .step import TrainingStep
 from .streams import Stream
+from .texts import pipeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +57,13 @@ class PretrainingResult:
     """How a run ended.
 
     step (int): updates done, those before a resume included.
-    dev (Perplexity | None): of the last evaluation; None if the run was not started (dry run).
+    dev (Evaluation | None): perplexity or loss of the last evaluation; None if the run was not started (dry run).
     best_step (int | None): the step of the model in ``model-best``.
     stopped_by (int | None): the signal that stopped the run early.
     """
 
     step: int
-    dev: Perplexity | None = None
+    dev: Evaluation | None = None
     best_step: int | None = None
     stopped_by: int | None = None
 
@@ -106,6 +108,7 @@ def _pretrain(
     device = _device(settings.system.gpu_id, ranks)
     if training.precision == "float16" and device.type == "cpu":
         raise PretrainingError("training.precision float16 is for GPUs: on the CPU take bfloat16 or float32")
+    check_objective(settings.objective)
 
     with ExitStack() as stack:
         # Refuse what cannot work before the corpora are read.
@@ -130,27 +133,28 @@ def _pretrain(
             )
         vocabulary = corpora.vocabulary
         tokens_per_step = training.step_rows * training.unroll_steps
+        stack.enter_context(_out_of_memory_explained(config, output))
+        targets = prediction_targets(settings.objective, corpora)
         stream = Stream(
             corpora.train,
-            vocabulary,
+            targets,
             rows=training.step_rows,
             unroll_steps=training.unroll_steps,
             seed=settings.system.seed,
             own=own_rows,
         )
 
-        stack.enter_context(_out_of_memory_explained(config, output))
-        # The model: the biLM, the softmax of its training, and their optimizer.
+        # The model: the biLM, the output layer of its training, and their optimizer.
         bilm_config = settings.bilm_config(len(vocabulary))
         bilm = BiLM(bilm_config, vocabulary=vocabulary.words if bilm_config.filters is None else None)
-        softmax = settings.objective(len(vocabulary), bilm_config.projection_dim)
         bilm.initialize(settings.system.seed).to(device)
+        softmax = output_layer(settings.objective, targets, bilm, len(vocabulary))
         softmax.initialize(settings.system.seed)
         softmax.to(device)
         optimizer = settings.optimizer([*bilm.parameters(), *softmax.parameters()])
 
         products = stack.enter_context(onednn_products(training.onednn and device.type == "cpu"))
-        print(make_plan(settings, corpora, stream, bilm, softmax, products), file=stdout, flush=True)
+        print(make_plan(settings, corpora, stream, bilm, softmax, targets, products), file=stdout, flush=True)
         if ranks.size > 1:
             print(f"{ranks.size} processes, each with {training.rows // ranks.size} rows", file=stdout, flush=True)
         if dry_run:
@@ -224,21 +228,22 @@ def _pretrain(
             due = step % training.eval_frequency == 0 or step == training.max_steps
             if info is None or (due and info["step"] < step):
                 # The first rank measures, and from its figures all decide alike.
-                dev = ranks.agreed(
-                    perplexity(*training_step.shown, vocabulary.words, sentences) if ranks.first else None
-                )
+                dev = ranks.agreed(evaluate(*training_step.shown, targets, sentences) if ranks.first else None)
                 if not math.isfinite(dev.joint):
-                    raise PretrainingError(f"the dev perplexity at step {step} is not finite. {_kept(output)}")
-                training_step.evaluated(-dev.bits_per_word)
+                    raise PretrainingError(f"the dev {dev.name} at step {step} is not finite. {_kept(output)}")
+                training_step.evaluated(dev.score)
                 # The untrained model is measured, but is never the best one.
-                if step > 0 and -dev.bits_per_word > best["score"]:
-                    best = {"score": -dev.bits_per_word, "step": step}
+                if step > 0 and dev.score > best["score"]:
+                    best = {"score": dev.score, "step": step}
                 info = {
                     "epoch": step // stream.steps_per_epoch,
                     "step": step,
-                    "score": -dev.bits_per_word,
+                    "score": dev.score,
                     "losses": {"bilm": math.fsum(recent) / len(recent)} if recent else {},
-                    "other_scores": _scores(dev, len(recent) * tokens_per_step / recent_seconds if recent else 0.0),
+                    "other_scores": {
+                        **dev.scores(),
+                        "tokens_per_second": len(recent) * tokens_per_step / recent_seconds if recent else 0.0,
+                    },
                     "checkpoints": [(best["score"], best["step"])],
                     "seconds": int(seconds),
                     "seconds_left": (training.max_steps - step) * recent_seconds / len(recent) if recent else None,
@@ -379,22 +384,8 @@ def _kept(output: Path) -> str:
     return f"The last good state is kept in {found[0]}" if found else "There was no checkpoint yet"
 
 
-def _scores(dev: Perplexity, tokens_per_second: float) -> dict[str, float]:
-    return {
-        "forward_perplexity": dev.forward,
-        "backward_perplexity": dev.backward,
-        "joint_perplexity": dev.joint,
-        "n_targets": dev.n_targets,
-        "tokens_per_second": tokens_per_second,
-    }
-
-
-def _dev_of(info: Mapping[str, Any] | None) -> Perplexity | None:
-    if info is None:
-        return None
-    scores = info["other_scores"]
-    names = ("forward", "backward", "joint")
-    return Perplexity(n_targets=scores["n_targets"], **{name: scores[f"{name}_perplexity"] for name in names})
+def _dev_of(info: Mapping[str, Any] | None) -> Evaluation | None:
+    return None if info is None else Evaluation.from_scores(info["other_scores"])
 
 
 def _nlp_of(config: Config) -> Language:
@@ -403,9 +394,11 @@ def _nlp_of(config: Config) -> Language:
     spaCy's and spacy-loggers' ones read max_steps, eval_frequency and score_weights (columns that spaCy multiplies
     by 100: none of ours).
     """
-    nlp = blank_pipeline(config["nlp"]["lang"])
+    nlp = pipeline(nlp_settings(config["nlp"]))
     merged = nlp.config
     for name, section in config.items():
+        if name == "nlp":
+            continue  # spaCy's own section has more in it, and other things by the same names
         merged[name] = {**merged.get(name, {}), **section}
     merged["training"]["score_weights"] = {}
     nlp.config = merged
@@ -413,7 +406,7 @@ def _nlp_of(config: Config) -> Language:
 
 
 def _save_model(
-    folder: Path, bilm: BiLM, softmax: FullSoftmax, vocabulary: Sequence[str], config: Config, meta: Mapping[str, Any]
+    folder: Path, bilm: BiLM, softmax: OutputLayer, vocabulary: Sequence[str], config: Config, meta: Mapping[str, Any]
 ) -> None:
     with replaced_folder(folder) as new:
         save_native(bilm, new)

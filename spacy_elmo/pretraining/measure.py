@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from spacy import Language
 
 from ..bilm.matmul import Precision, checked_precision
 from ..bilm.model import BiLM
-from ..bilm.softmax import FullSoftmax
+from ..bilm.output_layer import OutputLayer
 from ..errors import WeightsError
 from ..weights import Found, recognised
 from ..weights.files import read_json
-from .config import NlpSettings, load_config, resolve
+from .config import NlpSettings, load_config, nlp_settings, resolve
 from .corpus import encode_corpus
-from .perplexity import Perplexity, perplexities
-from .prepare import blank_pipeline, prepare_corpora
-from .raw_text import raw_text, sentence_lines
+from .perplexity import Perplexity, check_has_perplexity, perplexities
+from .prepare import prepare_corpora
+from .raw_text import raw_text
+from .texts import blank_pipeline, pipeline
 
 CONFIG, META = "pretrain.cfg", "meta.json"
 
@@ -80,18 +83,21 @@ def measure(
             if config is None and not (found.folder / CONFIG).is_file():
                 raise WeightsError(f"{model}: has no {CONFIG} that names a dev text: give the text to measure")
             settings, filled = resolve(load_config(config or found.folder / CONFIG))
-        elif not pretokenized:
-            nlp = blank_pipeline(lang if lang is not None else _lang(found.folder, config))
+        elif pretokenized:
+            nlp, reader = blank_pipeline("en"), raw_text(text, line="sentence", pretokenized=True)
+        else:
+            nlp = blank_pipeline(lang) if lang is not None else _pipeline(found.folder, config)
+            reader = raw_text(text)
     if text is None:
         sentences = list(prepare_corpora(settings, filled).dev.sentences())
-    elif pretokenized:
-        sentences = list(sentence_lines(text))
     else:
         # Encoded as pretraining encodes it, so that a sentence is the same thing in both.
         with TemporaryDirectory() as folder:
-            corpus = encode_corpus(raw_text(text)(nlp), Path(folder) / "text", key="")
+            corpus = encode_corpus(reader(nlp), Path(folder) / "text", key="")
             sentences = list(corpus.sentences())
             del corpus  # closes its maps: Windows removes no open file
+        for line in reader.notes.lines():
+            print(line, file=sys.stderr)
     known = set(vocabulary)
     with torch.autocast(bilm.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         total, each = perplexities(bilm, softmax, vocabulary, sentences)
@@ -102,7 +108,7 @@ def measure(
     )
 
 
-def _output_layer(model: Path, found: Found, bilm: BiLM) -> tuple[FullSoftmax, list[str]]:
+def _output_layer(model: Path, found: Found, bilm: BiLM) -> tuple[OutputLayer, list[str]]:
     """The softmax and its words, compared with each other and the biLM."""
     if found.load_softmax is None or found.softmax_words is None:
         raise WeightsError(
@@ -111,7 +117,9 @@ def _output_layer(model: Path, found: Found, bilm: BiLM) -> tuple[FullSoftmax, l
             "checkpoints with their vocabulary; HDF5 files, token embeddings and models of ELMoForManyLangs do not"
         )
     softmax = found.load_softmax()
-    rows, width = softmax.W.shape
+    check_has_perplexity(softmax)
+    rows, width = softmax.n_words, softmax.width
+    assert rows is not None
     words = found.softmax_words(rows)
     if rows != len(words):
         raise WeightsError(
@@ -126,13 +134,15 @@ def _output_layer(model: Path, found: Found, bilm: BiLM) -> tuple[FullSoftmax, l
     return softmax, words
 
 
-def _lang(folder: Path, config: Path | str | None) -> str:
-    """The language of a config; of the model's meta.json where there is none that names it; else a config's default."""
+def _pipeline(folder: Path, config: Path | str | None) -> Language:
+    """What tokenizes by a config; the language of the model's meta.json where there is none that names it; else a
+    config's default.
+    """
     path = Path(config) if config else folder / CONFIG
     if config or path.is_file():
-        lang = load_config(path).get("nlp", {}).get("lang")
-        if lang is not None:
-            return lang
+        section = load_config(path).get("nlp", {})
+        if section.get("lang") is not None:
+            return pipeline(nlp_settings(section))
     meta = read_json(folder / META) if (folder / META).is_file() else {}
     lang = meta.get("lang") if isinstance(meta, dict) else None
-    return lang if isinstance(lang, str) else NlpSettings().lang
+    return blank_pipeline(lang if isinstance(lang, str) else NlpSettings().lang)

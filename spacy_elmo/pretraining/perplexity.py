@@ -1,25 +1,64 @@
-"""Perplexity of text under a pretrained biLM: full softmax, every sentence by itself."""
+"""Perplexity of text under a pretrained biLM (full softmax), or its loss: every sentence by itself."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from ..bilm.characters import BOS, EOS, UNK
 from ..bilm.model import BiLM
-from ..bilm.softmax import FullSoftmax
+from ..bilm.output_layer import OutputLayer
 from ..errors import PretrainingError
+from .vectors import Targets
 
 # Steps of one pass. A longer sentence goes on in the next pass from the state that this one left: same result.
 MAX_STEPS = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perplexity:
+class Evaluation:
+    """How well each next word of a text is predicted: a `Perplexity`, or a `MeanLoss`.
+
+    forward, backward (float): of each direction. joint (float): of both.
+    n_targets (int): targets that were counted.
+    """
+
+    name: ClassVar[str]
+    forward: float
+    backward: float
+    joint: float
+    n_targets: int
+
+    @property
+    def score(self) -> float:
+        """What the best model has most of."""
+        raise NotImplementedError
+
+    def scores(self) -> dict[str, float]:
+        """The figures by the names that loggers see: forward_perplexity, ..., or forward_loss, ..., and n_targets."""
+        figures: dict[str, float] = {f"{which}_{self.name}": getattr(self, which) for which in _FIGURES}
+        return {**figures, "n_targets": self.n_targets}
+
+    @staticmethod
+    def from_scores(scores: Mapping[str, Any]) -> Evaluation:
+        """The inverse of ``scores``. Others are left aside. Raises PretrainingError if one is missing."""
+        kind = Perplexity if "joint_perplexity" in scores else MeanLoss
+        figures: dict[str, Any] = {which: scores.get(f"{which}_{kind.name}") for which in _FIGURES}
+        if not all(isinstance(figure, float) for figure in figures.values()):
+            raise PretrainingError(f"not the figures of a perplexity or a loss: {figures}")
+        return kind(n_targets=scores["n_targets"], **figures)
+
+
+_FIGURES = ("forward", "backward", "joint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perplexity(Evaluation):
     """Perplexity per predicted word. A sentence of n words has n + 1 targets a direction: its words and a boundary.
 
     forward, backward (float): exp of the direction's mean negative log-likelihood.
@@ -27,10 +66,7 @@ class Perplexity:
     n_targets (int): targets of one direction.
     """
 
-    forward: float
-    backward: float
-    joint: float
-    n_targets: int
+    name: ClassVar[str] = "perplexity"
 
     @classmethod
     def from_nll(cls, forward: float, backward: float, n_targets: int) -> Perplexity:
@@ -49,10 +85,69 @@ class Perplexity:
         """log2 of the joint perplexity."""
         return math.log2(self.joint)
 
+    @property
+    def score(self) -> float:
+        """-bits_per_word."""
+        return -self.bits_per_word
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanLoss(Evaluation):
+    """Loss per predicted word of an objective that has no perplexity: a cosine distance, or nats of a density.
+
+    forward, backward (float): means over the direction's targets that count. joint (float): the mean of both.
+    n_targets (int): targets that count, those that have a vector, of both directions.
+    """
+
+    name: ClassVar[str] = "loss"
+
+    @property
+    def score(self) -> float:
+        """-joint."""
+        return -self.joint
+
+
+def evaluate(
+    bilm: BiLM,
+    layer: OutputLayer,
+    targets: Targets,
+    sentences: Sequence[Sequence[str]],
+    *,
+    batch_tokens: int = 4096,
+) -> Evaluation:
+    """Perplexity of a text, or its loss if that is all that the output layer has; of each sentence by itself.
+
+    targets: what is predicted of each word. sentences, batch_tokens: see ``perplexity``.
+    Raises PretrainingError if there is no sentence, or none of its words has a vector.
+    """
+    ids = _ids_of(targets, sentences)
+    sums = _sentence_losses(bilm, layer, ids, sentences, batch_tokens)
+    forward, backward = math.fsum(sums[:, 0]), math.fsum(sums[:, 1])
+    if layer.has_perplexity:
+        return Perplexity.from_nll(forward, backward, sum(len(sentence) + 1 for sentence in sentences))
+    # Target 0 is a word without a vector.
+    words = sum(ids[word] > 0 for sentence in sentences for word in sentence)
+    ahead, behind = (words + len(sentences) * int(ids[mark] > 0) for mark in (EOS, BOS))
+    if not ahead or not behind:
+        raise PretrainingError("none of the dev text's words has a vector: there is no loss to measure")
+    mean_forward, mean_backward = forward / ahead, backward / behind
+    return MeanLoss(
+        forward=mean_forward,
+        backward=mean_backward,
+        joint=0.5 * (mean_forward + mean_backward),
+        n_targets=ahead + behind,
+    )
+
+
+def _ids_of(targets: Targets, sentences: Sequence[Sequence[str]]) -> dict[str, int]:
+    """The target of each word, of the boundaries too."""
+    words = list(dict.fromkeys([BOS, EOS, *(word for sentence in sentences for word in sentence)]))
+    return dict(zip(words, targets.ids(words).tolist(), strict=True))
+
 
 def perplexity(
     bilm: BiLM,
-    softmax: FullSoftmax,
+    softmax: OutputLayer,
     vocabulary: Sequence[str],
     sentences: Sequence[Sequence[str]],
     *,
@@ -63,21 +158,27 @@ def perplexity(
     vocabulary: the words that the softmax predicts, by row; others count as ``<UNK>``, in targets only.
     sentences: words of each sentence, without boundaries.
     batch_tokens (int): bound on the padded words of one pass.
-    Raises PretrainingError if there is no sentence.
+    Raises PretrainingError if there is no sentence, or the output layer has no perplexity.
     """
     return perplexities(bilm, softmax, vocabulary, sentences, batch_tokens=batch_tokens)[0]
 
 
 def perplexities(
     bilm: BiLM,
-    softmax: FullSoftmax,
+    softmax: OutputLayer,
     vocabulary: Sequence[str],
     sentences: Sequence[Sequence[str]],
     *,
     batch_tokens: int = 4096,
 ) -> tuple[Perplexity, list[Perplexity]]:
     """Perplexity of a text, and of each of its sentences by itself: what `perplexity` computes, once for both."""
-    sums = _sentence_nlls(bilm, softmax, vocabulary, sentences, batch_tokens)
+    check_has_perplexity(softmax)
+    target_of = {word: row for row, word in enumerate(vocabulary)}
+    unknown = target_of.get(UNK)
+    if unknown is None or BOS not in target_of or EOS not in target_of:
+        raise PretrainingError(f"the vocabulary must hold {BOS}, {EOS} and {UNK}")
+    ids = {word: target_of.get(word, unknown) for sentence in sentences for word in [BOS, EOS, *sentence]}
+    sums = _sentence_losses(bilm, softmax, ids, sentences, batch_tokens)
     targets = [len(sentence) + 1 for sentence in sentences]
     # fsum is exact, so that the order of the sentences cannot show in the last digit.
     total = Perplexity.from_nll(math.fsum(sums[:, 0]), math.fsum(sums[:, 1]), sum(targets))
@@ -86,18 +187,23 @@ def perplexities(
     ]
 
 
-def _sentence_nlls(
+def check_has_perplexity(layer: OutputLayer) -> None:
+    """Raises PretrainingError for an output layer that gives no probabilities."""
+    if not layer.has_perplexity:
+        raise PretrainingError(
+            f"this model has no perplexity: its output layer ({layer.kind}) predicts vectors and gives words no "
+            "probabilities. How near it came to those of the dev text stands in its meta.json, as joint_loss"
+        )
+
+
+def _sentence_losses(
     bilm: BiLM,
-    softmax: FullSoftmax,
-    vocabulary: Sequence[str],
+    layer: OutputLayer,
+    target_of: Mapping[str, int],
     sentences: Sequence[Sequence[str]],
     batch_tokens: int,
 ) -> np.ndarray:
-    """Sums of negative log-likelihood of each sentence: (n, 2) float64, forward and backward."""
-    target_of = {word: row for row, word in enumerate(vocabulary)}
-    unknown = target_of.get(UNK)
-    if unknown is None or BOS not in target_of or EOS not in target_of:
-        raise PretrainingError(f"the vocabulary must hold {BOS}, {EOS} and {UNK}")
+    """Sums of the targets' losses of each sentence: (n, 2) float64, forward and backward."""
     sums = np.zeros((len(sentences), 2))
     for batch in _batches([len(sentence) for sentence in sentences], batch_tokens):
         rows: dict[str, int] = {bilm.config.marks.begin: 0, bilm.config.marks.end: 1}
@@ -109,18 +215,18 @@ def _sentence_nlls(
         for row, i in enumerate(batch):
             words = sentences[i]
             ids = [rows.setdefault(word, len(rows)) for word in words]
-            expected = [target_of.get(word, unknown) for word in words]
+            expected = [target_of[word] for word in words]
             end = len(words) + 1
             inputs[0, row, :end], targets[0, row, :end] = [0, *ids], [*expected, target_of[EOS]]
             inputs[1, row, :end], targets[1, row, :end] = [1, *ids[::-1]], [*expected[::-1], target_of[BOS]]
             counts[row, :end] = True
-        sums[batch] = _batch_nlls(bilm, softmax, list(rows), inputs, targets, counts)
+        sums[batch] = _batch_losses(bilm, layer, list(rows), inputs, targets, counts)
     return sums
 
 
 @torch.no_grad()
-def _batch_nlls(
-    bilm: BiLM, softmax: FullSoftmax, words: list[str], inputs: np.ndarray, targets: np.ndarray, counts: np.ndarray
+def _batch_losses(
+    bilm: BiLM, layer: OutputLayer, words: list[str], inputs: np.ndarray, targets: np.ndarray, counts: np.ndarray
 ) -> np.ndarray:
     """(B, 2) sums over the steps that count. inputs, targets: (2, B, T), both directions; counts: (B, T)."""
     types = bilm.token_ids(words)
@@ -136,8 +242,8 @@ def _batch_nlls(
         where = torch.from_numpy(mask).to(device)
         for direction in (0, 1):
             expected = torch.from_numpy(targets[direction, :, part][mask]).to(device)
-            nll = softmax.nll(hidden[direction][where], expected).double().cpu().numpy()
-            sums[:, direction] += np.bincount(row_of, weights=nll, minlength=len(mask))
+            losses = layer.target_losses(hidden[direction][where], expected).double().cpu().numpy()
+            sums[:, direction] += np.bincount(row_of, weights=losses, minlength=len(mask))
     return sums
 
 

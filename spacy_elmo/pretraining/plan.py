@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import nn
 
+from ..bilm.adaptive import AdaptiveSoftmax
+from ..bilm.continuous import ContinuousOutput
 from ..bilm.model import BiLM
+from ..bilm.output_layer import OutputLayer
 from ..bilm.softmax import FullSoftmax, SampledSoftmax
 from .config import Settings
 from .prepare import Corpora
 from .streams import Stream
+from .vectors import Targets, VectorTargets
 from .vocabulary import oov_share
 
 
@@ -17,7 +23,8 @@ def make_plan(
     corpora: Corpora,
     stream: Stream,
     bilm: BiLM,
-    softmax: FullSoftmax,
+    softmax: OutputLayer,
+    targets: Targets,
     products: str | None = None,
 ) -> str:
     """The plan as aligned lines of text. Everything in it is counted, nothing is a default.
@@ -34,7 +41,12 @@ def make_plan(
                 f"{corpus.n_sentences:,} sentences, {corpus.n_words:,} tokens, {corpus.n_types:,} types "
                 f"(hash {corpus.meta['sha256'][:12]})",
             ),
-            ("", f"{oov_share(corpus, corpora.vocabulary):.2%} of the tokens out of vocabulary"),
+            (
+                "",
+                f"{targets.share_without(corpus):.2%} of the tokens without a vector: not predicted"
+                if isinstance(targets, VectorTargets)
+                else f"{oov_share(corpus, corpora.vocabulary):.2%} of the tokens out of vocabulary",
+            ),
         ]
         if bilm.config.filters is not None:
             limit = bilm.config.max_characters_per_token
@@ -43,7 +55,6 @@ def make_plan(
         lines.append(("text of", ", ".join(f"{name} {version}" for name, version in corpora.versions.items())))
     tokens = training.step_rows * training.unroll_steps
     parts = f"{training.accumulate} x " if training.accumulate > 1 else ""
-    samples = f", {softmax.n_samples:,} samples a step" if isinstance(softmax, SampledSoftmax) else ""
     lines += [
         ("vocabulary", f"{len(corpora.vocabulary):,} words"),
         (
@@ -52,11 +63,30 @@ def make_plan(
             f"{stream.steps_per_epoch:,} an epoch: {training.max_steps / stream.steps_per_epoch:.2f} epochs",
         ),
         ("biLM", f"{_size(bilm):,} parameters, vectors of {bilm.config.width} in {bilm.config.n_layers + 1} layers"),
-        ("softmax", f"{_size(softmax):,} parameters{samples}"),
+        (
+            "softmax" if softmax.has_perplexity else "output",
+            f"{sum(parameter.numel() for parameter in softmax.parameters()):,} parameters{_about(softmax)}",
+        ),
         ("precision", training.precision if products is None else f"{training.precision}, {products}"),
     ]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name.ljust(width)}  {text}" for name, text in lines)
+
+
+def _about(layer: OutputLayer) -> str:
+    about = ""
+    if isinstance(layer, FullSoftmax) and layer.tied:
+        about += " beside the word table, which it shares"
+    if isinstance(layer, SampledSoftmax):
+        about += f", {layer.n_samples:,} samples a step"
+    if isinstance(layer, AdaptiveSoftmax):
+        sizes = [f"{high - low:,}" for low, high in pairwise([0, *layer.cutoffs])]
+        about += f", {sizes[0]} words and clusters of {', '.join(sizes[1:])}"
+    if isinstance(layer, ContinuousOutput):
+        about += f", {layer.loss_name} loss to vectors of {layer.n_dims} of {layer.vectors} (hash {layer.sha256[:12]})"
+        if layer.table is not None:
+            about += f", {len(layer.table) - 1:,} of them, {str(layer.table.dtype).removeprefix('torch.')}"
+    return about
 
 
 def _size(module: nn.Module) -> int:

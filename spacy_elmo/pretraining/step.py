@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..bilm.buffers import Buffers
 from ..bilm.model import BiLM, BiLMState
-from ..bilm.softmax import FullSoftmax
+from ..bilm.output_layer import OutputLayer
 from ..errors import PretrainingError
 from .averaging import Averages
 from .checkpoint import Checkpoint
@@ -21,6 +21,7 @@ from .distributed import ALONE, Ranks
 from .schedules import LearnRate, Progress
 from .streams import Window
 from .undo import Undo
+from .word_types import Types
 
 if TYPE_CHECKING:
     from .config import TrainingSettings
@@ -92,7 +93,7 @@ class TrainingStep:
         self,
         *,
         bilm: BiLM,
-        softmax: FullSoftmax,
+        softmax: OutputLayer,
         optimizer: torch.optim.Optimizer,
         types: Sequence[str],
         settings: TrainingSettings,
@@ -218,7 +219,7 @@ class TrainingStep:
             self._averages.update(step)
 
     @property
-    def shown(self) -> tuple[BiLM, FullSoftmax]:
+    def shown(self) -> tuple[BiLM, OutputLayer]:
         """The model to evaluate and to save: with averaged weights, where there are any."""
         if self._averages is None:
             return self.bilm, self.softmax
@@ -301,8 +302,11 @@ def _parts(window: Window, n: int) -> Iterator[Window]:
 
 
 def _type_ids(bilm: BiLM, types: Sequence[str]) -> np.ndarray:
-    """What the token encoder reads for each type of the corpus, computed once: (n_types, C) or (n_types,)."""
-    dtype = np.int16 if bilm.config.filters is not None else np.int32  # of (n, C) int64 a quarter
+    """What the token encoder reads for each type of the corpus, computed once: (n_types, C), on disk, or (n_types,)."""
+    config = bilm.config
+    if isinstance(types, Types) and config.filters is not None and config.n_words is None and not config.is_many_langs:
+        return types.character_rows(config.max_characters_per_token)
+    dtype = np.int16 if config.filters is not None else np.int32  # of (n, C) int64 a quarter
     parts = [
         bilm.token_ids(types[start : start + 8192]).cpu().numpy().astype(dtype) for start in range(0, len(types), 8192)
     ]

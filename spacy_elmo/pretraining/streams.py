@@ -7,8 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import CorpusError, PretrainingError
-from .corpus import BOS_TYPE, EOS_TYPE, EncodedCorpus
-from .vocabulary import Vocabulary
+from .corpus import EncodedCorpus
+from .vectors import Targets
+from .word_types import BOS_TYPE, EOS_TYPE
+
+# Of more documents than this, so many neighbours stay together that their order is no longer than this.
+MOST_PIECES = 1 << 20
+# Places that are read before their memory is given back: Linux maps up to a megabyte around each, of two files.
+_PLACES = 128
+_BLOCK = 1 << 16  # pieces that are looked up at once
 
 
 @dataclass(frozen=True)
@@ -18,7 +25,7 @@ class Window:
     type_rows: (U,) int64, the distinct corpus types that are read, sorted; each is encoded once.
     forward: (B, T) int64, inputs of the forward direction, as positions in `type_rows`.
     backward: (B, T) int64, the same for the backward direction.
-    forward_targets: (B, T) int64, vocabulary ids of what is to be predicted.
+    forward_targets: (B, T) int64, ids of what is to be predicted.
     backward_targets: (B, T) int64, the same for the backward direction.
     starts: (B, T) bool, where a sentence begins, in both directions.
     """
@@ -38,14 +45,15 @@ class Stream:
     targets wn..w1 BOS (bilm-tf's data, both directions on the same sentence at the same steps). Each epoch lays the
     documents out in an order of its own, one after the other, and cuts this into B equal rows: row i of window t + 1
     goes on where row i of window t ended. What is left at the end of an epoch, less than a window, is dropped.
+    Of more than a million documents, neighbours stay together.
 
-    Memory: eight bytes a sentence and a few arrays of the number of documents and of types; words stay on disk.
+    Memory: four bytes a type and 28 a document, of at most `MOST_PIECES` pieces; all else stays on disk.
     """
 
     def __init__(
         self,
         corpus: EncodedCorpus,
-        vocabulary: Vocabulary,
+        targets: Targets,
         *,
         rows: int,
         unroll_steps: int,
@@ -54,7 +62,8 @@ class Stream:
     ) -> None:
         """Prepare the windows.
 
-        rows: B. unroll_steps: T. seed: of the orders of the documents. own: which of the rows the windows have.
+        targets: what is predicted of each type. rows: B. unroll_steps: T. seed: of the orders of the documents.
+        own: which of the rows the windows have.
         RAISES: CorpusError if the corpus does not fill one window.
         """
         if rows < 1 or unroll_steps < 1:
@@ -64,10 +73,22 @@ class Stream:
         self._own_rows = np.arange(rows)[own]
         self.seed = seed
         self._ids = corpus.ids
-        self._targets = vocabulary.ids(corpus.types)
+        self._targets = targets.ids(corpus.types).astype(np.int32)
         # In the order of the corpus: at which step each sentence begins. Each one before adds a step to its words.
-        self._sentence_steps = np.asarray(corpus.sentence_starts) + np.arange(len(corpus.sentence_starts))
-        self._document_steps = self._sentence_steps[np.asarray(corpus.document_starts)]
+        self._sentence_steps = corpus.sentence_steps
+        self._release = corpus.release
+        self._release_after = self._until_release = max(1, _PLACES // rows)  # windows
+        # Of each piece, mostly a document: its first sentence, and at which step it begins.
+        together = -(-corpus.n_documents // MOST_PIECES)
+        n_pieces = -(-corpus.n_documents // together)
+        self._piece_sentences = np.full(n_pieces + 1, corpus.n_sentences)
+        self._piece_steps = np.full(n_pieces + 1, self._sentence_steps[-1])
+        for start in range(0, n_pieces, _BLOCK):
+            stop = min(start + _BLOCK, n_pieces)
+            sentences = corpus.document_starts[start * together : (stop - 1) * together + 1 : together]
+            self._piece_sentences[start:stop] = sentences
+            self._piece_steps[start:stop] = self._sentence_steps[sentences]
+            corpus.release()
         self._order: tuple[int, np.ndarray, np.ndarray] | None = None
         self.steps_per_epoch = int(self._sentence_steps[-1]) // (rows * unroll_steps)
         if not self.steps_per_epoch:
@@ -78,13 +99,19 @@ class Stream:
 
     def window(self, step: int) -> Window:
         """Build the window of a step, counted from 0 over all epochs."""
+        if not self._until_release:
+            self._release()
+            self._until_release = self._release_after
+        self._until_release -= 1
         epoch, index = divmod(step, self.steps_per_epoch)
-        starts, shifts = self._document_order(epoch)
+        order, starts = self._piece_order(epoch)
         # Positions in the epoch's layout, then the same steps in the order of the corpus.
         row_starts = self._own_rows * (self.steps_per_epoch * self.unroll_steps) + index * self.unroll_steps
         positions = row_starts[:, None] + np.arange(self.unroll_steps)
-        positions += shifts[np.searchsorted(starts, positions, side="right") - 1]
-        sentence = np.searchsorted(self._sentence_steps, positions, side="right") - 1
+        place = np.searchsorted(starts, positions, side="right") - 1
+        piece = order[place]
+        positions += self._piece_steps[piece] - starts[place]
+        sentence = self._sentence_at(positions, piece)
         start = self._sentence_steps[sentence]
         k = positions - start
         n = self._sentence_steps[sentence + 1] - start - 1
@@ -101,8 +128,8 @@ class Stream:
             type_rows=type_rows,
             forward=inverse[0],
             backward=inverse[1],
-            forward_targets=self._targets[forward_next],
-            backward_targets=self._targets[backward_next],
+            forward_targets=self._targets[forward_next].astype(np.int64),
+            backward_targets=self._targets[backward_next].astype(np.int64),
             starts=at_start,
         )
 
@@ -110,12 +137,21 @@ class Stream:
         # Where no word is wanted the place may lie outside of the sentence, even of the corpus.
         return np.asarray(self._ids[np.where(unused, 0, where)], dtype=np.int64)
 
-    def _document_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where in the epoch's layout each document begins, and what to add to get its steps in the corpus's order."""
+    def _sentence_at(self, positions: np.ndarray, piece: np.ndarray) -> np.ndarray:
+        """The sentence at each step of the corpus, which lies in a piece. Looks nowhere else, to touch few pages."""
+        low, high = self._piece_sentences[piece], self._piece_sentences[piece + 1]
+        while np.any(high - low > 1):
+            middle = (low + high) // 2
+            behind = self._sentence_steps[middle] > positions
+            low, high = np.where(behind, low, middle), np.where(behind, middle, high)
+        return low
+
+    def _piece_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The pieces as an epoch lays them out, and where in its layout each begins."""
         cached = self._order  # read once: another thread may set it
         if cached is None or cached[0] != epoch:
-            order = np.random.default_rng([self.seed, epoch]).permutation(len(self._document_steps) - 1)
-            lengths = np.diff(self._document_steps)[order]
-            starts = np.cumsum(lengths) - lengths
-            cached = self._order = (epoch, starts, self._document_steps[order] - starts)
+            n_pieces = len(self._piece_steps) - 1
+            order = np.random.default_rng([self.seed, epoch]).permutation(n_pieces).astype(np.int32)
+            starts = np.cumsum(np.append(0, np.diff(self._piece_steps)[order[:-1]]))
+            cached = self._order = (epoch, order, starts)
         return cached[1], cached[2]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import PretrainingError
 from ..weights.vocabulary import load_vocabulary, save_vocabulary
-from .corpus import SPECIAL_TYPES, UNK_TYPE, EncodedCorpus
+from .corpus import EncodedCorpus
+from .word_types import SPECIAL_TYPES, UNK_TYPE
 
 N_SPECIAL = len(SPECIAL_TYPES)
 
@@ -86,8 +88,8 @@ def build_vocabulary(corpus: EncodedCorpus, max_words: int, min_count: int = 1) 
         raise PretrainingError(f"max_words is {max_words}: give more than the {N_SPECIAL} special words, or 0 for all")
     end = int(np.searchsorted(-corpus.counts[N_SPECIAL:], -min_count, side="right")) + N_SPECIAL
     # A word with a line break (tokens of others' making) could not be written; it is rare enough to be unknown.
-    words = [word for word in corpus.types[N_SPECIAL:end] if _fits_a_line(word)]
-    return Vocabulary([*SPECIAL_TYPES, *(words[: max_words - N_SPECIAL] if max_words else words)])
+    words = filter(_fits_a_line, islice(corpus.types, N_SPECIAL, end))
+    return Vocabulary([*SPECIAL_TYPES, *islice(words, max_words - N_SPECIAL if max_words else None)])
 
 
 def word_counts(corpus: EncodedCorpus, vocabulary: Vocabulary) -> np.ndarray:

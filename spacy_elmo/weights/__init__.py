@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, get_args
 
 from ..bilm.model import BiLM
+from ..errors import ElmoError
 from .bilm_hdf5 import load_bilm_hdf5, save_bilm_hdf5
 from .many_langs import load_many_langs
 from .native import bilm_from_bytes, bilm_to_bytes, load_native, save_native, save_softmax
-from .recognise import FAMILIES, Found, load_bilm, load_softmax, recognised
+from .recognise import FAMILIES, Found, load_bilm, load_output_layer, load_softmax, recognised
 from .summary import Summary, summary, summary_of
 from .tf_checkpoint import load_tf_checkpoint, load_tf_softmax
-from .token_embeddings import load_token_embeddings
+from .token_embeddings import load_token_embeddings, save_token_embeddings
 from .vocabulary import find_vocabulary, load_vocabulary, save_vocabulary
 
 __all__ = [
     "FAMILIES",
+    "FORMATS",
+    "Format",
     "Found",
     "Summary",
     "bilm_from_bytes",
@@ -25,6 +29,7 @@ __all__ = [
     "load_bilm_hdf5",
     "load_many_langs",
     "load_native",
+    "load_output_layer",
     "load_softmax",
     "load_tf_checkpoint",
     "load_tf_softmax",
@@ -35,16 +40,26 @@ __all__ = [
     "save_bilm_hdf5",
     "save_native",
     "save_softmax",
+    "save_token_embeddings",
     "save_vocabulary",
     "summary",
     "summary_of",
 ]
 
 
-def save_bilm(bilm: BiLM, path: Path | str) -> None:
-    """Save a biLM as a folder in our own format: see `native.py`.
+Format = Literal["native", "bilm-hdf5"]
+FORMATS: tuple[Format, ...] = get_args(Format)
 
-    Raises WeightsError for NaN or infinite weights, a folder that holds a model of another format, or one that cannot
-    be written; then what was there stays.
+
+def save_bilm(bilm: BiLM, path: Path | str, format: Format = "native") -> None:
+    """Save a biLM as a folder.
+
+    format: "native", our own (see `native.py`), which holds every biLM whole; or "bilm-hdf5", what bilm-tf, AllenNLP,
+        simple_elmo and flair read (see `save_bilm_hdf5`), which has no place for ELMoForManyLangs' token encoder (an
+        error) nor for a start state (a warning: it is left out).
+    Raises WeightsError for a biLM that the format cannot hold, NaN or infinite weights, a folder that holds a model of
+    another format, or one that cannot be written; then what was there stays. ElmoError for another format.
     """
-    save_native(bilm, path)
+    if format not in FORMATS:
+        raise ElmoError(f"format is one of {', '.join(FORMATS)}, not {format!r}")
+    (save_native if format == "native" else save_bilm_hdf5)(bilm, path)

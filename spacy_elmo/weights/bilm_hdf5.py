@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import partial
 from pathlib import Path
-from types import ModuleType
-
-import torch
 
 from ..bilm.model import BiLM
 from ..errors import WeightsError
 from .build import build, read_options
 from .files import Content, exists, json_bytes, made_folder, write_files
-from .folders import OPTIONS_NAME, WEIGHTS_NAME, interrupted, refuse_beside_others
+from .folders import (
+    OPTIONS_NAME,
+    TOKEN_EMBEDDINGS_NAME,
+    WEIGHTS_NAME,
+    interrupted,
+    refuse_beside_others,
+)
 from .hdf5_file import import_h5py, opened_hdf5
+from .hdf5_writer import Values, write_hdf5
 from .layout import checked_values, layout
-from .vocabulary import word_lines
+from .vocabulary import VOCABULARY_NAMES, word_lines
 
 
 def load_bilm_hdf5(options_path: Path | str, weights_path: Path | str) -> BiLM:
@@ -36,8 +42,10 @@ def load_bilm_hdf5(options_path: Path | str, weights_path: Path | str) -> BiLM:
 def save_bilm_hdf5(bilm: BiLM, folder: Path | str) -> None:
     """Save `options.json` and `weights.hdf5` as bilm-tf and AllenNLP read them (and `vocabulary.txt` for a word table).
 
-    The format has no place for a start state: a saved model starts from zeros. One layer is named like the first of
-    several, the only name that the public loaders know.
+    Values are copied as they are: the forget gate's 1 is in their formula too. One layer is named like the first of
+    several, the only name that the public loaders know. The format has no place for a start state: where there is one,
+    a warning says that it is left out, and the saved model starts from zeros. Token embeddings of the weights that
+    are replaced (`elmo_token_embeddings.hdf5`) are removed.
     Raises WeightsError if a weight is NaN or infinite, a word does not fit a vocabulary file, the biLM is one of
     ELMoForManyLangs, h5py is missing, the folder holds a model of another format or other names, or it cannot be
     written; then what was there stays.
@@ -47,27 +55,25 @@ def save_bilm_hdf5(bilm: BiLM, folder: Path | str) -> None:
             f"{folder}: bilm-tf's format has no place for the token encoder of ELMoForManyLangs: save the biLM in "
             "spacy-elmo's own format"
         )
-    h5py = import_h5py()
+    import_h5py()  # says so before anything is made
     folder = made_folder(folder)
     refuse_beside_others(folder)
     stored = bilm.state_dict()
     for entry in layout(bilm.config):
         checked_values(stored[entry.parameter], entry.parameter, str(folder))
+    if bilm.config.state == "warm":
+        warnings.warn(
+            f"{folder}: bilm-tf's format has no place for the start state of these weights, which is left out: whoever "
+            "loads them starts from zeros and gets other vectors",
+            stacklevel=2,
+        )
+    datasets = {entry.dataset: Values(entry.dataset_shape, [stored[entry.parameter]]) for entry in layout(bilm.config)}
     # The options last: without them nothing is read, so a save that is killed leaves no readable mixture.
-    contents: dict[Path, Content] = {folder / WEIGHTS_NAME: _hdf5_image(bilm, h5py)}
+    contents: dict[Path, Content] = {
+        folder / WEIGHTS_NAME: partial(write_hdf5, datasets=datasets),
+        folder / TOKEN_EMBEDDINGS_NAME: None,
+    }
     if bilm.vocabulary is not None:
-        path = folder / "vocabulary.txt"
-        contents[path] = word_lines(bilm.vocabulary, path)
+        contents[folder / VOCABULARY_NAMES[0]] = word_lines(bilm.vocabulary, folder / VOCABULARY_NAMES[0])
     contents[folder / OPTIONS_NAME] = json_bytes({**bilm.config.to_options(), "state": "zero"})
     write_files(contents)
-
-
-def _hdf5_image(bilm: BiLM, h5py: ModuleType) -> bytes:
-    """The bytes of the HDF5 file, made in memory: where its own writer fails (a full disk), it ends the process."""
-    stored = bilm.state_dict()
-    with h5py.File(WEIGHTS_NAME, "w", driver="core", backing_store=False) as file:
-        for entry in layout(bilm.config):
-            values = stored[entry.parameter].detach().to(device="cpu", dtype=torch.float32)
-            file.create_dataset(entry.dataset, data=values.contiguous().view(entry.dataset_shape).numpy())
-        file.flush()
-        return bytes(file.id.get_file_image())

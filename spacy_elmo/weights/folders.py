@@ -17,6 +17,7 @@ SOFTMAX_NAME = "softmax.safetensors"
 
 OPTIONS_NAME = "options.json"
 WEIGHTS_NAME = "weights.hdf5"
+TOKEN_EMBEDDINGS_NAME = "elmo_token_embeddings.hdf5"
 
 # What a TensorFlow checkpoint's index is called, after the name of the checkpoint.
 INDEX_SUFFIX = ".index"
@@ -112,7 +113,8 @@ def refuse_beside_others(folder: Path) -> None:
     """WeightsError if a model that saving in HDF5 would not replace lies in the folder: ours, or one of other names."""
     if MODEL_NAME in names_in(folder):
         raise _occupied(folder, "a model in spacy-elmo's own format", [MODEL_NAME])
-    others = [name for name in [*_options_in(folder), *hdf5_in(folder)] if name not in (OPTIONS_NAME, WEIGHTS_NAME)]
+    ours = (OPTIONS_NAME, WEIGHTS_NAME, TOKEN_EMBEDDINGS_NAME)
+    others = [name for name in [*_options_in(folder), *hdf5_in(folder)] if name not in ours]
     if others:
         raise _occupied(folder, "what may belong to another model in HDF5", others)
     _refuse_beside_checkpoints(folder)  # its options.json would be overwritten
@@ -123,6 +125,13 @@ def _refuse_beside_checkpoints(folder: Path) -> None:
     found = [name for name in checkpoints_in(folder) if any(other.startswith(f"{name}.data-") for other in names)]
     if found:
         raise _occupied(folder, "a TensorFlow checkpoint", found)
+
+
+def refuse_beside_output_layer(folder: Path) -> None:
+    """WeightsError if an output layer lies in the folder, whose vocabulary would not be that of what is saved there."""
+    if SOFTMAX_NAME in names_in(folder):
+        raise _occupied(folder, "the output layer of another model", [SOFTMAX_NAME])
+    _refuse_beside_checkpoints(folder)
 
 
 def refuse_beside_many_langs(folder: Path) -> None:

@@ -68,6 +68,17 @@ def layout(config: BiLMConfig) -> Iterator[Entry]:
                 yield entry(f"{parameter}.projection", f"{cell}/W_P_0", hidden, width)
 
 
+class OutputShape(NamedTuple):
+    """Sizes of an output layer of pretraining.
+
+    n_words: V, None where vectors are predicted. width: P. n_parameters: how many numbers it has.
+    """
+
+    n_words: int | None
+    width: int
+    n_parameters: int
+
+
 def start_state_shapes(config: BiLMConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the start state that lies with the weights, if their policy is to start from it."""
     if config.state != "warm":

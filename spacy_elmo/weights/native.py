@@ -26,13 +26,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from .. import __version__
+from ..bilm.adaptive import AdaptiveSoftmax
 from ..bilm.config import BiLMConfig
+from ..bilm.continuous import ContinuousOutput
 from ..bilm.model import BiLM
+from ..bilm.output_layer import OutputLayer
 from ..bilm.softmax import FullSoftmax
 from ..errors import ElmoError, WeightsError
 from .files import (
     HDF5_MAGIC,
     ZIP_MAGIC,
+    Content,
     check_weights_file,
     exists,
     is_folder,
@@ -50,17 +54,35 @@ from .folders import (
     refuse_beside_hdf5,
     refuse_beside_many_langs,
 )
-from .layout import check_shapes, checked_values, layout, start_state_shapes
+from .layout import OutputShape, check_shapes, checked_values, layout, start_state_shapes
+from .vocabulary import SOFTMAX_VOCABULARY_NAME, word_lines
 
 _CONFIG_KEY = "spacy_elmo_config"
 _VOCABULARY_KEY = "spacy_elmo_vocabulary"
 _CHARACTERS_KEY = "spacy_elmo_characters"
 _VERSION_KEY = "spacy_elmo_version"
+_OUTPUT_KEY = "spacy_elmo_output_layer"
+_OUTPUT_LAYERS: dict[str, Callable[..., Any]] = {
+    layer.kind: layer for layer in (FullSoftmax, AdaptiveSoftmax, ContinuousOutput)
+}
 
 
-def save_native(bilm: BiLM, path: Path | str) -> None:
+class StoredOutput(NamedTuple):
+    """The output layer of pretraining, and its words.
+
+    words: that it predicts, by row. None where they are not known: then no perplexity can be measured.
+    why: they are not known; empty if they are.
+    """
+
+    softmax: OutputLayer
+    words: list[str] | None
+    why: str = ""
+
+
+def save_native(bilm: BiLM, path: Path | str, output: StoredOutput | None = None) -> None:
     """Save a biLM as a folder, made if it is not there, in place of the one of this format that it may hold.
 
+    output: the output layer of its pretraining, to lie beside it. None: one that lies there stays.
     Raises WeightsError if a weight is NaN or infinite, the folder holds a model of another format, or it cannot be
     written (`path` is a file, the disk is full, ...); then what was there stays.
     """
@@ -68,15 +90,18 @@ def save_native(bilm: BiLM, path: Path | str) -> None:
     refuse_beside_hdf5(folder)
     refuse_beside_many_langs(folder)
     tensors = _finite_tensors(bilm, str(folder))
-    write_files(
-        {
-            folder / MODEL_NAME: partial(_write, tensors=tensors, metadata=_metadata(bilm)),
-            folder / CONFIG_NAME: json_bytes(bilm.config.to_options()),
-            # None: remove that of another model that was saved here.
-            folder / VOCABULARY_NAME: None if bilm.vocabulary is None else json_bytes(bilm.vocabulary),
-            folder / CHARACTERS_NAME: None if bilm.characters is None else json_bytes(bilm.characters),
-        }
-    )
+    contents: dict[Path, Content] = {
+        folder / MODEL_NAME: partial(_write, tensors=tensors, metadata=_metadata(bilm)),
+        folder / CONFIG_NAME: json_bytes(bilm.config.to_options()),
+        # None: remove that of another model that was saved here.
+        folder / VOCABULARY_NAME: None if bilm.vocabulary is None else json_bytes(bilm.vocabulary),
+        folder / CHARACTERS_NAME: None if bilm.characters is None else json_bytes(bilm.characters),
+    }
+    if output is not None:
+        path = folder / SOFTMAX_VOCABULARY_NAME
+        contents[path] = None if output.words is None else word_lines(output.words, path)
+        contents[folder / SOFTMAX_NAME] = _softmax_content(output.softmax)
+    write_files(contents)
 
 
 def load_native(path: Path | str) -> BiLM:
@@ -140,46 +165,66 @@ def bilm_from_bytes(data: bytes) -> BiLM:
     return _build(config_from(stored.options, where), stored.tables, stored, where)
 
 
-def save_softmax(softmax: FullSoftmax, path: Path | str) -> None:
-    """Save the output layer of pretraining, W (V, P) and b (V,).
+def save_softmax(softmax: OutputLayer, path: Path | str) -> None:
+    """Save the output layer of pretraining. Its kind and settings are in the header.
 
     path: a file, or a folder: then `softmax.safetensors` in it.
     Raises WeightsError if a weight is NaN or infinite, or the file cannot be written; then an older one stays.
     """
     path = Path(path)
     file = path / SOFTMAX_NAME if is_folder(path) else path
-    tensors = {name: getattr(softmax, name).detach() for name in ("W", "b")}
+    write_files({file: _softmax_content(softmax)})
+
+
+def _softmax_content(softmax: OutputLayer) -> Content:
+    tensors = {name: tensor.detach() for name, tensor in softmax.stored().items()}
     for name, tensor in tensors.items():
         checked_values(tensor, name, "the softmax")
-    write_files({file: partial(_write, tensors=tensors, metadata={_VERSION_KEY: __version__})})
+    output = json.dumps({"kind": softmax.kind, "settings": softmax.settings()}, sort_keys=True)
+    return partial(_write, tensors=tensors, metadata={_VERSION_KEY: __version__, _OUTPUT_KEY: output})
 
 
-def load_native_softmax(path: Path | str) -> FullSoftmax:
-    """The output layer of pretraining, from a file or the folder that has it.
+def load_native_softmax(path: Path | str) -> OutputLayer:
+    """The output layer of pretraining, from a file or the folder that has it: of the class that was saved, but a
+    sampled softmax comes back as a full one, and a continuous output without its vectors.
 
     Raises WeightsError for anything missing, broken or inconsistent.
     """
     path = Path(path)
     file = path / SOFTMAX_NAME if is_folder(path) else path
     with _opened(file) as stored:
-        shape = stored.shapes.get("W", ())
-        if len(shape) != 2 or 0 in shape:
-            raise WeightsError(f"{file}: is not a softmax layer: no matrix 'W' (found: {sorted(stored.shapes)})")
-        check_shapes(iter([("W", shape), ("b", shape[:1])]), stored.shapes, str(file), "tensor")
-        softmax = FullSoftmax(*shape)
+        softmax = _empty_output(stored, file)
+        softmax.to_empty(device="cpu")
         with torch.no_grad():
-            for name in ("W", "b"):
-                getattr(softmax, name).copy_(checked_values(stored.read(name), name, str(file)))
+            for name, place in softmax.stored().items():
+                place.copy_(checked_values(stored.read(name), name, str(file)))
     return softmax
 
 
-def native_softmax_shape(file: Path) -> tuple[int, int]:
-    """(V, P) of the output layer in a file; its values are not read. Raises WeightsError if it has none."""
+def native_softmax_shape(file: Path) -> OutputShape:
+    """Sizes of the output layer in a file; its values are not read. Raises WeightsError if it has none."""
     with _opened(file) as stored:
-        if len(stored.shapes.get("W", ())) != 2:
+        softmax = _empty_output(stored, file)
+        n_parameters = sum(tensor.numel() for tensor in softmax.stored().values())
+        return OutputShape(softmax.n_words, softmax.width, n_parameters)
+
+
+def _empty_output(stored: _Stored, file: Path) -> OutputLayer:
+    """The output layer that a file describes, without values: shapes are compared before anything is allocated."""
+    output = stored.output
+    if output is None:  # of the time when there was one kind
+        shape = stored.shapes.get("W", ())
+        if len(shape) != 2 or 0 in shape:
             raise WeightsError(f"{file}: is not a softmax layer: no matrix 'W' (found: {sorted(stored.shapes)})")
-        n_words, width = stored.shapes["W"]
-        return n_words, width
+        output = {"kind": FullSoftmax.kind, "settings": {"n_words": shape[0], "width": shape[1]}}
+    try:
+        with torch.device("meta"):
+            softmax: OutputLayer = _OUTPUT_LAYERS[output["kind"]](**output["settings"])
+    except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        raise WeightsError(f"{file}: '{_OUTPUT_KEY}' in its header is no output layer of ours: {error!r}") from error
+    expected = ((name, tuple(tensor.shape)) for name, tensor in softmax.stored().items())
+    check_shapes(expected, stored.shapes, str(file), "tensor")
+    return softmax
 
 
 def config_from(options: Any, where: Path | str) -> BiLMConfig:
@@ -208,6 +253,7 @@ class _Stored(NamedTuple):
     tables: dict[str, Any]  # the same of what stands in the rows of each table, by the name of its file
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], torch.Tensor]
+    output: Any  # the same of the kind and settings of an output layer
 
 
 @contextmanager
@@ -234,14 +280,14 @@ def _stored(
     where: str,
 ) -> _Stored:
     found: dict[str, Any] = {}
-    for key in (_CONFIG_KEY, _VOCABULARY_KEY, _CHARACTERS_KEY):
+    for key in (_CONFIG_KEY, _VOCABULARY_KEY, _CHARACTERS_KEY, _OUTPUT_KEY):
         text = (metadata or {}).get(key)
         try:
             found[key] = None if text is None else json.loads(text)
         except (ValueError, RecursionError) as error:
             raise WeightsError(f"{where}: '{key}' in its header is not valid JSON: {error}") from error
     tables = {VOCABULARY_NAME: found[_VOCABULARY_KEY], CHARACTERS_NAME: found[_CHARACTERS_KEY]}
-    return _Stored(found[_CONFIG_KEY], tables, shapes, read)
+    return _Stored(found[_CONFIG_KEY], tables, shapes, read, found[_OUTPUT_KEY])
 
 
 def _build(config: BiLMConfig, tables: Mapping[str, Any], stored: _Stored, where: str) -> BiLM:

@@ -10,7 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
+import torch
+
 from ..bilm.model import BiLM
+from ..bilm.output_layer import OutputLayer
 from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
 from .archive import is_archive, unpacked
@@ -29,9 +32,9 @@ from .folders import (
     options_of,
     weights_of,
 )
-from .layout import listed
+from .layout import OutputShape, listed
 from .many_langs import is_many_langs, load_many_langs
-from .native import load_native, load_native_softmax, native_softmax_shape
+from .native import StoredOutput, load_native, load_native_softmax, native_softmax_shape
 from .tensor_bundle import is_index
 from .tf_checkpoint import (
     LATEST_NAME,
@@ -43,7 +46,7 @@ from .tf_checkpoint import (
     tf_softmax_shape,
 )
 from .token_embeddings import is_token_embeddings, load_token_embeddings
-from .vocabulary import SOFTMAX_VOCABULARY_NAME, bilm_tf_words, load_vocabulary
+from .vocabulary import SOFTMAX_VOCABULARY_NAME, SPECIAL_WORDS, bilm_tf_words, check_vocabulary, load_vocabulary
 
 Family = Literal["spacy-elmo", "bilm-tf HDF5", "bilm-tf checkpoint", "bilm-tf token embeddings", "ELMoForManyLangs"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -59,7 +62,7 @@ class Found:
     family: what they are. path: the file or folder that holds them; of an archive, the archive.
     folder: where what belongs to them lies, such as a vocabulary; of an archive, while it is unpacked.
     load: reads the biLM. load_softmax: reads the output layer of its pretraining; None where there is none.
-    softmax_shape: (V, P) of that layer, without its values; None for a checkpoint that was saved without it.
+    softmax_shape: sizes of that layer, without its values; None for a checkpoint that was saved without it.
     softmax_words: its words, by row, from the vocabulary in the folder; takes V.
     All raise WeightsError for what is missing, broken or inconsistent.
     """
@@ -68,8 +71,8 @@ class Found:
     path: Path
     folder: Path
     load: Callable[[], BiLM]
-    load_softmax: Callable[[], FullSoftmax] | None = None
-    softmax_shape: Callable[[], tuple[int, int] | None] | None = None
+    load_softmax: Callable[[], OutputLayer] | None = None
+    softmax_shape: Callable[[], OutputShape | None] | None = None
     softmax_words: Callable[[int], list[str]] | None = None
 
 
@@ -116,7 +119,39 @@ def load_bilm(path: Path | str, weights: Path | str | None = None) -> BiLM:
         return found.load()
 
 
-def load_softmax(path: Path | str) -> FullSoftmax:
+def load_output_layer(found: Found) -> StoredOutput | None:
+    """The output layer of weights that were recognised, with its vocabulary where that lies beside.
+
+    The special words come first, as our own format has it: their rows are moved. A vocabulary that does not fit is not
+    used: `why` says what is wrong with it.
+    RETURNS: None where the weights have no output layer.
+    Raises WeightsError for an output layer that is broken or inconsistent.
+    """
+    if found.load_softmax is None or found.softmax_words is None or found.softmax_shape is None:
+        return None
+    if found.softmax_shape() is None:
+        return None
+    softmax = found.load_softmax()
+    if softmax.n_words is None:
+        return StoredOutput(softmax, None, "it predicts vectors, not words")
+    try:
+        words = found.softmax_words(softmax.n_words)
+        if len(words) != softmax.n_words:
+            raise WeightsError(f"the vocabulary beside it has {len(words)} words for its {softmax.n_words} rows")
+        rows = sorted(range(len(words)), key=lambda row: SPECIAL_WORDS.get(words[row], len(SPECIAL_WORDS)))
+        # Only bilm-tf's, which are full ones, come in another order.
+        words = [words[row] for row in rows] if isinstance(softmax, FullSoftmax) else words
+        check_vocabulary(words, found.folder)
+    except WeightsError as error:
+        return StoredOutput(softmax, None, str(error))
+    if isinstance(softmax, FullSoftmax) and rows != list(range(len(rows))):
+        with torch.no_grad():
+            softmax.W.copy_(softmax.W[rows])
+            softmax.b.copy_(softmax.b[rows])
+    return StoredOutput(softmax, words)
+
+
+def load_softmax(path: Path | str) -> OutputLayer:
     """The output layer of pretraining: ours, or that in a TensorFlow checkpoint of bilm-tf.
 
     path: a file that `save_softmax` wrote, the folder that has it, or a checkpoint, as `load_bilm` takes it.

@@ -12,6 +12,7 @@ from ..bilm.config import PUBLISHED_FILTERS, BiLMConfig
 from ..bilm.model import BiLM
 from ..errors import WeightsError
 from .files import exists, read_json
+from .layout import OutputShape
 from .recognise import Family, Found, recognised
 from .vocabulary import find_vocabulary, read_words
 
@@ -58,7 +59,8 @@ class Summary:
     size_of: the published models that have the same sizes; whether it is one of them, sizes cannot tell.
     word_table: of a biLM that reads words: which ones. n_characters: of one that reads characters: rows of their table.
     vocabulary: the words of the softmax; without a softmax, of the vocabulary that lies beside the weights.
-    softmax: (V, P) of the output layer of its pretraining. start_state: whether it starts from a state of its own.
+    softmax: (V, P) of the output layer of its pretraining; None too where that predicts vectors.
+    output_parameters: how many that layer has. start_state: whether it starts from a state of its own.
     meta: what `meta.json` holds. problems: what lies beside the weights and is broken, or does not fit them.
     """
 
@@ -72,6 +74,7 @@ class Summary:
     start_state: bool
     vocabulary: Words | None = None
     softmax: tuple[int, int] | None = None
+    output_parameters: int = 0
     meta: Any = None
     problems: tuple[str, ...] = ()
 
@@ -109,10 +112,12 @@ def summary(path: Path | str, weights: Path | str | None = None) -> Summary:
     with recognised(path, weights) as found:
         result = summary_of(found.load(), family=found.family, path=found.path)
         problems: list[str] = []
-        softmax = _softmax_shape(found, result.config, problems)
+        shape = _softmax_shape(found, result.config, problems)
+        softmax = None if shape is None or shape.n_words is None else (shape.n_words, shape.width)
         result = replace(
             result,
             softmax=softmax,
+            output_parameters=0 if shape is None else shape.n_parameters,
             vocabulary=_vocabulary(found, softmax, result.word_table, problems),
             meta=_meta(found.folder / META_NAME, problems),
         )
@@ -151,15 +156,15 @@ def _size_of(config: BiLMConfig) -> str | None:
     return _PUBLISHED.get(sizes) if config.char_dim == 16 else None
 
 
-def _softmax_shape(found: Found, config: BiLMConfig, problems: list[str]) -> tuple[int, int] | None:
+def _softmax_shape(found: Found, config: BiLMConfig, problems: list[str]) -> OutputShape | None:
     try:
         shape = found.softmax_shape() if found.softmax_shape is not None else None
     except WeightsError as error:
         problems.append(str(error))
         return None
-    if shape is not None and shape[1] != config.projection_dim:
+    if shape is not None and shape.width != config.projection_dim:
         problems.append(
-            f"the softmax reads vectors of {shape[1]} numbers, but the biLM gives {config.projection_dim} in each "
+            f"the softmax reads vectors of {shape.width} numbers, but the biLM gives {config.projection_dim} in each "
             "direction: they are not of the same model"
         )
     return shape

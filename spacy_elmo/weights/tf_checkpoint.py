@@ -16,7 +16,7 @@ from ..errors import WeightsError
 from .build import build, read_options
 from .files import clear_errors, exists, read_text
 from .folders import INDEX_SUFFIX, checkpoints_in
-from .layout import checked_values, listed
+from .layout import OutputShape, checked_values, listed
 from .tensor_bundle import TensorBundle, read_bundle
 
 _SCOPE = "lm/"
@@ -56,8 +56,8 @@ def load_tf_softmax(prefix: Path | str) -> FullSoftmax:
     return softmax
 
 
-def tf_softmax_shape(prefix: Path) -> tuple[int, int] | None:
-    """(V, P) of the output layer of a checkpoint, None if it has none; only the index is read.
+def tf_softmax_shape(prefix: Path) -> OutputShape | None:
+    """Sizes of the output layer of a checkpoint, None if it has none; only the index is read.
 
     Raises WeightsError if the index is broken, or the layer's parts do not fit each other.
     """
@@ -65,7 +65,7 @@ def tf_softmax_shape(prefix: Path) -> tuple[int, int] | None:
     if not any(name.startswith(_SOFTMAX) for name in bundle.entries):
         return None
     _, n_words, width = _softmax_matrix(bundle)
-    return n_words, width
+    return OutputShape(n_words, width, n_words * (width + 1))
 
 
 def _softmax_matrix(bundle: TensorBundle) -> tuple[str, int, int]:

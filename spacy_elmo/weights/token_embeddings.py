@@ -7,19 +7,34 @@ That is a biLM that reads words, and so it becomes one here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from ..bilm.model import BiLM
+from ..bilm.words import WordVectors
 from ..errors import WeightsError
 from .build import build, read_options
-from .hdf5_file import Datasets, opened_hdf5
-from .layout import check_shapes, layout
+from .files import is_folder, made_folder, write_files
+from .folders import (
+    TOKEN_EMBEDDINGS_NAME,
+    has_options,
+    options_of,
+    refuse_beside_many_langs,
+    refuse_beside_output_layer,
+)
+from .hdf5_file import Datasets, import_h5py, opened_hdf5
+from .hdf5_writer import Values, write_hdf5
+from .layout import check_shapes, checked_values, layout
 from .native import config_from
+from .vocabulary import VOCABULARY_NAMES, table_words_of, word_lines
 
 _TABLE = "embedding"
+# Words that are encoded at once: memory does not grow with the vocabulary.
+_BLOCK = 4096
 
 
 def load_token_embeddings(options_path: Path | str, weights_path: Path | str, embeddings_path: Path | str) -> BiLM:
@@ -48,6 +63,63 @@ def load_token_embeddings(options_path: Path | str, weights_path: Path | str, em
             _Both(weights, table),
             vocabulary_folder=embeddings_path.parent,
         )
+
+
+def save_token_embeddings(bilm: BiLM, words: Sequence[str], path: Path | str) -> list[str]:
+    """Write the token vectors of a vocabulary, as bilm-tf dumps them, and the vocabulary beside them.
+
+    The file has one dataset, `embedding` (V, P) float32: row i is what the token encoder makes of word i. Words are
+    encoded and written a block at a time. `load_bilm(file)`, with the weights in HDF5 beside it, gives a biLM that
+    reads words from this table; so does bilm-tf's `TokenBatcher`.
+
+    words: in the order of the rows, repeated ones too. Of `<S>`, `</S>` and `<UNK>`, which the readers of such a file
+        need, those that are missing come first; a line that bilm-tf's readers skip (`!!!MAXTERMID`) is left out.
+    path: the file, or a folder: then `elmo_token_embeddings.hdf5` in it. `vocabulary.txt` is written beside it.
+    RETURNS: the word of each row.
+    Raises WeightsError for a biLM that reads no characters as bytes, a word that no line can hold, a vector with NaN
+    or infinite values, h5py that is missing, a folder that holds another model, or a file that cannot be written; then
+    what was there stays.
+    """
+    path = Path(path)
+    file = path / TOKEN_EMBEDDINGS_NAME if is_folder(path) else path
+    if bilm.config.filters is None or bilm.config.is_many_langs:
+        raise WeightsError(
+            f"{file}: token embeddings are for biLMs that read characters as bilm-tf does; this one reads "
+            f"{'what ELMoForManyLangs reads' if bilm.config.is_many_langs else 'words from a table already'}"
+        )
+    import_h5py()  # says so before anything is made
+    _check_place(bilm, made_folder(file.parent), file)
+    words = table_words_of(words)
+    vocabulary = file.with_name(VOCABULARY_NAMES[0])
+    values = Values((len(words), bilm.config.projection_dim), _token_vectors(bilm, words, str(file)))
+    write_files(
+        {
+            file: partial(write_hdf5, datasets={_TABLE: values}),
+            vocabulary: word_lines(words, vocabulary),
+        }
+    )
+    return words
+
+
+def _check_place(bilm: BiLM, folder: Path, file: Path) -> None:
+    """WeightsError if another model lies where a file of token embeddings is to be written."""
+    refuse_beside_output_layer(folder)
+    refuse_beside_many_langs(folder)
+    if not has_options(folder):
+        return
+    path = options_of(file)
+    options = read_options(path)
+    if "char_cnn" not in options or replace(config_from(options, path), state=bilm.config.state) != bilm.config:
+        raise WeightsError(f"{file}: the options beside it, {path.name}, are those of another model")
+
+
+def _token_vectors(bilm: BiLM, words: Sequence[str], where: str) -> Iterator[torch.Tensor]:
+    with torch.no_grad():
+        encoder = WordVectors(bilm, "float32")
+    for start in range(0, len(words), _BLOCK):
+        with torch.no_grad():
+            vectors = encoder.table(bilm, words[start : start + _BLOCK], limit=0)
+        yield checked_values(vectors, _TABLE, where)
 
 
 def is_token_embeddings(path: Path) -> bool:

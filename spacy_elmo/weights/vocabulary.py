@@ -18,6 +18,8 @@ from .layout import listed
 VOCABULARY_NAMES = ("vocabulary.txt", "vocabulary.json", "vocab.txt", "vocab.txt.gz")
 # That of a softmax of ours.
 SOFTMAX_VOCABULARY_NAME = VOCABULARY_NAMES[0]
+# Where they stand there, in our own format.
+SPECIAL_WORDS = {BOS: 0, EOS: 1, UNK: 2}
 # bilm-tf's public vocabulary has this line, which is no word and has no row.
 _NO_WORD = "!!!MAXTERMID"
 
@@ -29,7 +31,7 @@ def save_vocabulary(words: Sequence[str], path: Path | str) -> None:
     Raises WeightsError for other first words, a repeated word, a word that no line can hold, or a file that cannot be
     written; then an older one stays.
     """
-    _check_vocabulary(words, Path(path))
+    check_vocabulary(words, Path(path))
     write_files({Path(path): word_lines(words, Path(path))})
 
 
@@ -40,7 +42,7 @@ def load_vocabulary(path: Path | str, n_words: int | None = None) -> list[str]:
     Raises WeightsError if the file is missing, broken or not such a vocabulary.
     """
     words = _without_marker(read_words(path), n_words)
-    _check_vocabulary(words, Path(path))
+    check_vocabulary(words, Path(path))
     return words
 
 
@@ -99,6 +101,12 @@ def bilm_tf_words(folder: Path, n_rows: int) -> list[str]:
     return words
 
 
+def table_words_of(words: Sequence[str]) -> list[str]:
+    """What a table for inference has a row for: the words, those of the three special ones first that are missing."""
+    known = set(words)
+    return [mark for mark in (BOS, EOS, UNK) if mark not in known] + [word for word in words if word != _NO_WORD]
+
+
 def _without_marker(words: list[str], n_rows: int | None) -> list[str]:
     """The words, without the public vocabulary's line that is none, where it makes one word too many."""
     if n_rows is not None and len(words) == n_rows + 1 and _NO_WORD in words:
@@ -138,7 +146,8 @@ def read_words(path: Path | str) -> list[str]:
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def _check_vocabulary(words: Sequence[str], path: Path) -> None:
+def check_vocabulary(words: Sequence[str], path: Path) -> None:
+    """WeightsError for words that do not start with the three special ones, or repeat one. path: for the error."""
     if list(words[:3]) != [BOS, EOS, UNK]:
         raise WeightsError(f"{path}: a vocabulary starts with {BOS}, {EOS}, {UNK}; this one with {list(words[:3])}")
     seen: set[str] = set()

@@ -105,3 +105,11 @@ def test_memory(capsys: pytest.CaptureFixture[str]) -> None:
     ((row,),) = run("memory", capsys, "--size", "tiny", "--tokens", "500", "--white-space")
     assert row[:2] == ["tiny", "500"]
     assert float(row[4]) == pytest.approx(3 * 500 * 16 * 4 / 1e6)
+
+
+def test_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--training-size", "tiny", "--vocabulary", "40", "--negatives", "8", "--batch", "2", "--steps", "1"]
+    built, fed = run("corpus", capsys, "--tokens", "20000", "--types", "300", "--processes", "1", *small)
+    assert numbers(built, 0) == [pytest.approx(2e3, rel=0.3), pytest.approx(2e4, rel=0.3)]
+    assert min(numbers(built, 3) + numbers(built, 4) + numbers(built, 7)) > 0
+    assert all(0 < share < 100 for share in numbers(fed, 7))

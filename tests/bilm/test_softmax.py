@@ -476,3 +476,45 @@ def test_bfloat16_products_are_near_those_of_float32() -> None:
         narrow, wide = (x.to_dense() if x.is_sparse else x for x in (narrow, wide))
         error = ((narrow - wide).norm() / wide.norm()).item()
         assert 1e-7 < error < 1e-2
+
+
+# A table shared with the biLM's input
+
+
+@pytest.mark.parametrize("kind", ["full", "sampled"])
+def test_a_tied_softmax_reads_and_teaches_the_other_table(kind: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    table = torch.nn.Parameter(torch.randn(20, 4, generator=generator, dtype=torch.float64))
+
+    def make(tied: bool) -> FullSoftmax:
+        return FullSoftmax(20, 4, tied=tied) if kind == "full" else SampledSoftmax(20, 4, n_samples=6, tied=tied)
+
+    tied, own = make(True), make(False)
+    for made in (tied.double(), own.double()):
+        with torch.no_grad():
+            made.b.copy_(torch.linspace(-1, 1, 20))
+    tied.tie(table)
+    with torch.no_grad():
+        own.W.copy_(table)
+    # The other module owns it: it is not given to an optimizer or a checkpoint twice, and keeps its values.
+    assert [name for name, _ in tied.named_parameters()] == list(tied.state_dict()) == ["b"]
+    before = table.detach().clone()
+    tied.initialize(0)
+    assert torch.equal(table, before)
+    own.b.data.zero_()
+    hidden, targets = examples(25, 20, 4)
+    assert torch.equal(tied.nll(hidden, targets), own.nll(hidden, targets))
+    found, expected = (made.loss(hidden, targets, seed=3) + (made.W[2:5] ** 2).sum() for made in (tied, own))
+    assert torch.equal(found, expected)
+    found.backward()  # with what the input side adds
+    expected.backward()
+    assert table.grad is not None
+    assert own.W.grad is not None
+    assert not table.grad.is_sparse
+    torch.testing.assert_close(table.grad, own.W.grad, rtol=0, atol=1e-12)
+    assert torch.equal(tied.stored()["W"], table)
+
+
+def test_a_table_of_another_shape_is_not_shared() -> None:
+    with pytest.raises(ElmoError, match=r"\(20, 5\).*20 words and 4 dimensions"):
+        FullSoftmax(20, 4, tied=True).tie(torch.nn.Parameter(torch.zeros(20, 5)))

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gzip
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import spacy
 import torch
 from typer.testing import Result
 
-from spacy_elmo.weights import load_bilm, summary
+from spacy_elmo import BiLM, BiLMConfig, load_bilm, save_bilm
+from spacy_elmo.bilm import AdaptiveSoftmax, ContinuousOutput
+from spacy_elmo.weights import load_softmax, save_softmax, summary
 from tests.weights.many_langs_folder import write_model as write_many_langs_model
 from tests.weights.writers import Model, files_of, write_checkpoint_model, write_hdf5_model, write_zip
 
@@ -99,3 +105,121 @@ def test_spacys_command_line_stays_light() -> None:
     assert "spacy_elmo.cli" in added
     heavy = ("spacy_elmo.pretraining", "spacy_elmo.layers", "spacy_elmo.pipeline", "h5py")
     assert not {name for name in added if name.startswith(heavy)}
+
+
+# What else goes along, and other sources
+
+
+def test_the_softmax_and_its_vocabulary_go_along(call: Call, model: Path, text: Path, tmp_path: Path) -> None:
+    result = call("convert", model, tmp_path / "native")
+    assert result.exit_code == 0, result.output
+    rows = len((model / "vocabulary.txt").read_text(encoding="utf8").splitlines())
+    assert f"with its softmax over {rows} words" in result.output
+    measured = [call("perplexity", folder, text).output for folder in (model, tmp_path / "native")]
+    assert "joint perplexity" in measured[0]
+    assert measured[0] == measured[1]
+
+
+def test_a_checkpoint_becomes_a_folder_that_perplexity_measures(call: Call, root: Path, tmp_path: Path) -> None:
+    # Written by TensorFlow, with the vocabulary beside it.
+    source = shutil.copytree(root / "tests" / "weights" / "fixtures" / "tf_checkpoint", tmp_path / "checkpoint")
+    (source / "vocab.txt").rename(tmp_path / "vocab.txt")
+    without = call("convert", source, tmp_path / "native")
+    assert without.exit_code == 0, without.output
+    assert "bilm-tf checkpoint" in without.output
+    assert "has no vocabulary, but a softmax over 10 words" in " ".join(without.output.split())
+    (tmp_path / "vocab.txt").rename(source / "vocab.txt")
+    result = call("convert", source, tmp_path / "native")
+    assert result.exit_code == 0, result.output
+    assert "with its softmax over 10 words" in result.output
+    (tmp_path / "text.txt").write_text("the café , and the unseen .\n", encoding="utf8")
+    result = call("perplexity", tmp_path / "native", tmp_path / "text.txt")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"unknown words +1\n", result.output)
+    assert re.search(r"joint perplexity +\d", result.output)
+
+
+def test_a_softmax_never_stays_beside_other_weights(call: Call, model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    target = Path(shutil.copytree(model, tmp_path / "target"))
+    assert call("convert", model, tmp_path / "hdf5", "--to", "bilm-hdf5").exit_code == 0
+    result = call("convert", tmp_path / "hdf5", target)
+    assert result.exit_code == 1
+    assert "holds the output layer of another model (softmax.safetensors)" in " ".join(result.output.split())
+
+
+def test_token_embeddings(call: Call, model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    words = tmp_path / "words.txt.gz"
+    words.write_bytes(gzip.compress(b"Ann\nsees\nus\n.\n</S>\n"))
+    convert = ("convert", model, tmp_path / "hdf5", "--token-embeddings", words)
+    result = call(*convert)
+    assert result.exit_code == 1
+    assert "add --to bilm-hdf5" in " ".join(result.output.split())
+    for _ in range(2):  # over its own
+        result = call(*convert, "--to", "bilm-hdf5")
+        assert result.exit_code == 0, result.output
+        assert "with token embeddings of 7 words" in result.output
+        assert "put first: <S>, <UNK>" in " ".join(result.output.split())
+    found = load_bilm(tmp_path / "hdf5" / "elmo_token_embeddings.hdf5")
+    assert found.vocabulary == ["<S>", "<UNK>", "Ann", "sees", "us", ".", "</S>"]
+    sentence = [["Ann", "sees", "us", "."]]
+    torch.testing.assert_close(found.encode(sentence)[0], load_bilm(model).encode(sentence)[0], rtol=0, atol=1e-6)
+
+
+def test_the_bilm_of_a_pipeline(call: Call, model: Path, tmp_path: Path) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", name="first").load_weights(model)  # type: ignore[attr-defined]
+    nlp.to_disk(tmp_path / "pipeline")
+    result = call("convert", tmp_path / "pipeline", tmp_path / "native")
+    assert result.exit_code == 0, result.output
+    assert f"pipeline: {tmp_path / 'pipeline'}" in result.output
+    found = load_bilm(tmp_path / "native").state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in load_bilm(model).state_dict().items())
+    nlp.add_pipe("elmo", name="second").load_weights(model)  # type: ignore[attr-defined]
+    nlp.to_disk(tmp_path / "pipeline")
+    result = call("convert", tmp_path / "pipeline", tmp_path / "native")
+    assert result.exit_code == 1
+    assert "several components have a biLM (first, second)" in " ".join(result.output.split())
+    assert call("convert", tmp_path / "pipeline", tmp_path / "native", "--component", "second").exit_code == 0
+    result = call("convert", model, tmp_path / "other", "--component", "second")
+    assert result.exit_code == 1
+    assert "--component is for pipelines" in result.output
+
+
+def test_what_is_lost_is_said(call: Call, tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    config = BiLMConfig(lstm_dim=6, projection_dim=4, filters=((1, 3),), state="warm")
+    save_bilm(BiLM(config).initialize(0), tmp_path / "warm")
+    result = call("convert", tmp_path / "warm", tmp_path / "hdf5", "--to", "bilm-hdf5")
+    assert result.exit_code == 0, result.output
+    assert "no place for the start state of these weights" in " ".join(result.output.split())
+    result = call("convert", tmp_path / "warm", tmp_path / "native")
+    assert "start state" not in result.output
+
+
+def test_output_layers_of_other_kinds(call: Call, model: Path, tmp_path: Path) -> None:
+    source = tmp_path / "model"
+    source.mkdir()
+    for file in model.iterdir():
+        (source / file.name).write_bytes(file.read_bytes())
+    rows = len(load_softmax(model).stored()["b"])
+    width = load_bilm(model).config.projection_dim
+
+    def lines(*arguments: Any) -> str:
+        result = call(*arguments)
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())
+
+    adaptive = AdaptiveSoftmax(rows, width, cutoffs=[3], div_value=2.0).initialize(0)
+    save_softmax(adaptive, source)
+    n_parameters = width * (3 + 1) + width * (width // 2) + (width // 2) * (rows - 3)
+    assert f"softmax over {rows} words, {n_parameters} parameters more vocabulary" in lines("info", source)
+    assert f"with its softmax over {rows} words" in lines("convert", source, tmp_path / "adaptive")
+    assert type(load_softmax(tmp_path / "adaptive")) is AdaptiveSoftmax
+    save_softmax(ContinuousOutput(30, width).initialize(0), source)
+    n_parameters = 30 * (width + 1)
+    expected = f"softmax none: {n_parameters} parameters that predict vectors, so no perplexity can be measured"
+    assert expected in lines("info", source)
+    assert "with its output layer" in lines("convert", source, tmp_path / "continuous")
+    assert type(load_softmax(tmp_path / "continuous")) is ContinuousOutput

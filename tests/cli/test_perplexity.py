@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from spacy_elmo.bilm.continuous import ContinuousOutput
+from spacy_elmo.weights import save_softmax
+
 Call = Callable[..., Result]
 
 
@@ -65,3 +68,12 @@ def test_a_text_that_is_not_there(call: Call, model: Path) -> None:
     result = call("perplexity", model, "/nowhere/x.txt")
     assert result.exit_code == 1
     assert "/nowhere/x.txt" in result.output
+
+
+def test_a_model_that_predicts_vectors_has_none(call: Call, model: Path, tmp_path: Path) -> None:
+    for file in model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    save_softmax(ContinuousOutput(300, 8).initialize(0), tmp_path)
+    result = call("perplexity", tmp_path)
+    assert result.exit_code == 1
+    assert "this model has no perplexity" in " ".join(result.output.split())

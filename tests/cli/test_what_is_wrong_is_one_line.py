@@ -81,14 +81,14 @@ def test_figures_are_not_written_to_a_folder_and_that_is_said_first(call: Call, 
 def test_a_vocabulary_of_another_model(call: Call, copy: Path) -> None:
     with (copy / "vocabulary.txt").open("a", encoding="utf8") as file:
         file.write("more\n")
-    rows = len(load_softmax(copy).b)
+    rows = len(load_softmax(copy).stored()["b"])
     printed = refused(call("perplexity", copy))
     assert f"its softmax predicts {rows} words, but its vocabulary has {rows + 1}" in printed
 
 
 def test_a_softmax_of_another_width(call: Call, copy: Path) -> None:
     softmax = load_softmax(copy)
-    wider = FullSoftmax(len(softmax.b), 12)
+    wider = FullSoftmax(len(softmax.stored()["b"]), 12)
     with torch.no_grad():
         wider.W.zero_()
     save_softmax(wider, copy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import spacy
 import torch
@@ -38,6 +39,6 @@ def breaking_at(steps: list[int], what: str = "loss") -> Callable[[int, int], Fu
     return lambda n_words, width: Breaking(n_words, width, {step: steps.count(step) for step in steps}, what)
 
 
-def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+def same_weights(one: Any, other: Any) -> bool:
     """To the bit."""
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))

@@ -38,7 +38,7 @@ def test_the_decay_is_never_more_than_what_was_asked_for() -> None:
     with torch.no_grad():
         softmax.b.fill_(1.0)
     averages.update(10**6)
-    assert torch.equal(averages.softmax.b, torch.full((WORDS,), 0.5))
+    assert torch.equal(averages.softmax.stored()["b"], torch.full((WORDS,), 0.5))
 
 
 def test_off_the_weights_themselves_are_shown() -> None:
@@ -48,13 +48,13 @@ def test_off_the_weights_themselves_are_shown() -> None:
 
 def test_what_the_models_share_the_averages_share() -> None:
     bilm, _ = parts(filters=None, max_characters_per_token=50, n_words=WORDS)
-    softmax = FullSoftmax(WORDS, 4)
+    softmax = FullSoftmax(WORDS, 4, tied=True)
     table = bilm.token_encoder.embedding
     assert isinstance(table, nn.Parameter)
-    softmax.W = table
+    softmax.tie(table)
     averages = Averages(bilm, softmax, 0.9)
-    assert averages.bilm.token_encoder.embedding is averages.softmax.W
-    assert averages.softmax.W is not table
+    assert averages.bilm.token_encoder.embedding is averages.softmax.stored()["W"]
+    assert averages.softmax.stored()["W"] is not table
 
 
 def test_they_come_back_to_the_bit() -> None:

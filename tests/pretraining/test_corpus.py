@@ -20,8 +20,9 @@ from spacy.tokens import Doc, DocBin
 
 from spacy_elmo.errors import CorpusError
 from spacy_elmo.pretraining import corpus as corpus_module
-from spacy_elmo.pretraining.corpus import EncodedCorpus, corpus_key, encode_corpus, sentences_of
+from spacy_elmo.pretraining.corpus import EncodedCorpus, corpus_key, encode_corpus
 from spacy_elmo.pretraining.raw_text import raw_text
+from spacy_elmo.pretraining.sentences import sentences_of
 
 TEXT = "The cat sat. It slept!\nA dog barked\n\nSecond document.\n"
 SENTENCES = [["The", "cat", "sat", "."], ["It", "slept", "!"], ["A", "dog", "barked"], ["Second", "document", "."]]
@@ -81,9 +82,9 @@ def test_a_file_whose_name_looks_like_a_pattern(tmp_path: Path, nlp: Language) -
     assert read(tmp_path / "a[1].txt", nlp) == [[["Here"]]]
 
 
-def test_windows_line_ends_bom_and_nul(tmp_path: Path, nlp: Language) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfOne two\r\n\r\n \t\r\nA\0b \0 c\r\n")
-    assert read(tmp_path / "a.txt", nlp) == [[["One", "two"]], [["A\0b", "\0", "c"]]]
+def test_windows_line_ends_and_bom(tmp_path: Path, nlp: Language) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfOne two\r\n\r\n \t\r\nA b\r\n")
+    assert read(tmp_path / "a.txt", nlp) == [[["One", "two"]], [["A", "b"]]]
 
 
 def test_text_without_blank_lines_is_flushed_at_a_line_end(tmp_path: Path, nlp: Language) -> None:
@@ -163,7 +164,7 @@ def test_fingerprint_and_key_follow_the_files(tmp_path: Path, nlp: Language) -> 
         ("a.txt.bz2", bz2.compress(b"one\n")[:-3], r"cannot be read"),
         ("a.txt.xz", b"\xfd7zXZ", r"cannot be read"),
         ("a.spacy", b"no DocBin", r"a\.spacy: not a readable \.spacy file"),
-        ("a.md", b"text", r"a\.md' is of no kind that can be read: .*\.txt\.gz"),
+        ("a.md", b"text", r"a\.md' is of no kind that can be read: .*\.txt, .*\.gz, .*'format'"),
         ("a.spacy.gz", b"text", r"is of no kind that can be read"),
     ],
 )
@@ -288,10 +289,10 @@ def test_encoding_is_deterministic_and_described(tmp_path: Path, nlp: Language) 
         encode_corpus([Doc(nlp.vocab, words=words) for words in documents], tmp_path / name, key=name)
         for name in ("one", "two")
     )
-    assert one.types == ["<S>", "</S>", "<UNK>", "a", "b", ".", "Läßt", "c", long, "zz"]
+    assert list(one.types) == ["<S>", "</S>", "<UNK>", "a", "b", ".", "Läßt", "c", long, "zz"]
     assert one.counts.tolist() == [1, 1, 0, 3, 2, 1, 1, 1, 1, 1]
     assert one.meta == {
-        "format": 1,
+        "format": 2,
         "key": "one",
         "n_documents": 2,
         "n_lines": 4,
@@ -354,15 +355,14 @@ def test_folders_of_others_are_never_removed(tmp_path: Path, nlp: Language) -> N
 
 def test_progress_sums_to_the_words(tmp_path: Path, nlp: Language) -> None:
     seen: list[int] = []
-    doc = Doc(nlp.vocab, words=["w"] * 1000)
+    doc = Doc(nlp.vocab, words=["longer-word"] * 1000)
     encode_corpus((doc for _ in range(150)), tmp_path / "corpus", key="a", progress=seen.append)
     assert sum(seen) == 150_000
     assert len(seen) > 1
 
 
 def test_memory_does_not_grow_with_words(tmp_path: Path, nlp: Language, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_module, "_FLUSH_WORDS", 10_000)
-    monkeypatch.setattr(corpus_module, "_CHUNK", 10_000)
+    monkeypatch.setattr(corpus_module, "_SHARD_SIZE", 40_000)
     words = [f"w{number % 50}." for number in range(1000)]
 
     def peak(n_docs: int) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from spacy_elmo.errors import PretrainingError
 from spacy_elmo.pretraining.loop import pretrain
-from spacy_elmo.pretraining.prepare import blank_pipeline
+from spacy_elmo.pretraining.texts import blank_pipeline
 
 from .conftest import MakeConfig
 

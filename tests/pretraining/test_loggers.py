@@ -50,11 +50,11 @@ def test_spacys_own_logger_works(toy_config: MakeConfig, tmp_path: Path, name: s
     config = toy_config(logger=logger, training__max_steps=4, training__eval_frequency=2)
     result = pretrain(config, tmp_path / "out", stdout=stdout, stderr=io.StringIO())
     assert result.dev is not None
-    assert f"{-result.dev.bits_per_word:.2f}" in stdout.getvalue()
+    assert f"{result.dev.score:.2f}" in stdout.getvalue()
     if name != "spacy.ConsoleLogger.v1":
         entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
         assert [entry["step"] for entry in entries] == [0, 2, 4]
-        assert entries[-1]["score"] == pytest.approx(-result.dev.bits_per_word)
+        assert entries[-1]["score"] == pytest.approx(result.dev.score)
 
 
 def test_loggers_see_the_runs_config(toy_config: MakeConfig, tmp_path: Path) -> None:

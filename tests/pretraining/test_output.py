@@ -268,7 +268,10 @@ def test_a_full_disk_while_the_text_is_encoded(toy_config: MakeConfig, tmp_path:
     config = toy_config(paths__cache=str(tmp_path / "cache"))
     with largest_file(500), pytest.raises(PretrainingError, match=f"cannot encode text into .*{tmp_path.name}.cache"):
         run(config, tmp_path / "out")
-    assert list((tmp_path / "cache").iterdir()) == []
+    # What was encoded stays, and the next run goes on with it.
+    assert {path.suffix for path in (tmp_path / "cache").iterdir()} <= {".partial"}
+    assert run(config, tmp_path / "out").step > 0
+    assert {path.suffix for path in (tmp_path / "cache").iterdir()} == {""}
 
 
 # -------------------------------------------------------------------------------------------------------------- losses

@@ -154,3 +154,33 @@ def test_wrong_sizes_are_refused(tmp_path: Path) -> None:
     for rows, unroll_steps in ((0, 1), (1, 0)):
         with pytest.raises(PretrainingError, match="both must be 1 or more"):
             Stream(corpus, vocabulary, rows=rows, unroll_steps=unroll_steps, seed=0)
+
+
+def test_of_many_documents_neighbours_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = [[[f"w{number}"]] * (1 + number % 3) for number in range(11)]
+    corpus = corpus_of(tmp_path / "corpus", documents)
+    vocabulary = build_vocabulary(corpus, 0)
+    monkeypatch.setattr("spacy_elmo.pretraining.streams.MOST_PIECES", 4)
+    stream = Stream(corpus, vocabulary, rows=1, unroll_steps=2, seed=3)
+    for epoch in range(2):
+        windows = [stream.window(epoch * stream.steps_per_epoch + index) for index in range(stream.steps_per_epoch)]
+        read = [forward[0][1] for window in windows for forward, _ in [inputs(corpus, window)]]
+        order = np.random.default_rng([3, epoch]).permutation(4)
+        expected = [
+            word for piece in order for document in documents[3 * piece : 3 * piece + 3] for (word,) in document
+        ]
+        assert read == expected
+
+
+def test_memory_that_is_given_back_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = [[[f"w{number}", "a", "b"]] * 4 for number in range(30)]
+    corpus = corpus_of(tmp_path / "corpus", documents)
+    vocabulary = build_vocabulary(corpus, 0)
+    before = Stream(corpus, vocabulary, rows=2, unroll_steps=3, seed=0)
+    expected = [before.window(step) for step in range(before.steps_per_epoch)]
+    monkeypatch.setattr("spacy_elmo.pretraining.streams._PLACES", 1)
+    monkeypatch.setattr("spacy_elmo.pretraining.corpus._KEPT", 0)
+    stream = Stream(corpus, vocabulary, rows=2, unroll_steps=3, seed=0)
+    for step, window in enumerate(expected):
+        for name, array in vars(stream.window(step)).items():
+            assert np.array_equal(array, getattr(window, name))

@@ -61,7 +61,7 @@ def test_the_sampled_one_is_called_a_loss_and_dev_is_by_the_full_softmax(
     assert isinstance(settings.objective(50, 8), SampledSoftmax)
     saved = tmp_path / "out" / "model-last"
     softmax = load_softmax(saved)
-    full = FullSoftmax(*softmax.W.shape)
+    full = FullSoftmax(*softmax.stored()["W"].shape)
     full.load_state_dict(softmax.state_dict())
     sentences = list(prepare_corpora(settings, filled).dev.sentences())
     expected = perplexity(load_bilm(saved), full, load_vocabulary(saved / "vocabulary.txt"), sentences)

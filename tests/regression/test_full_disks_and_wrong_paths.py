@@ -23,6 +23,7 @@ from spacy_elmo.weights import (
     load_vocabulary,
     save_bilm_hdf5,
     save_softmax,
+    save_token_embeddings,
     save_vocabulary,
 )
 
@@ -35,7 +36,7 @@ def bilm(dim: int) -> BiLM:
 
 
 # name: (save something that fits or does not fit into a folder, load it)
-SAVES: dict[str, tuple[Callable[[bool, Path], None], Callable[[Path], torch.Tensor | list[str]]]] = {
+SAVES: dict[str, tuple[Callable[[bool, Path], object], Callable[[Path], torch.Tensor | list[str]]]] = {
     "native": (
         lambda large, folder: save_bilm(bilm(64 if large else 4), folder),
         lambda folder: load_bilm(folder).state_dict()["forward_lstm.layers.0.kernel"],
@@ -46,7 +47,13 @@ SAVES: dict[str, tuple[Callable[[bool, Path], None], Callable[[Path], torch.Tens
     ),
     "softmax": (
         lambda large, folder: save_softmax(FullSoftmax(5000 if large else 5, 8).initialize(0), folder),
-        lambda folder: load_softmax(folder).W,
+        lambda folder: load_softmax(folder).stored()["W"],
+    ),
+    "token embeddings": (
+        lambda large, folder: save_token_embeddings(
+            bilm(4), [*MARKS, *(f"word {n}" for n in range(50_000 if large else 5))], folder
+        ),
+        lambda folder: load_vocabulary(folder / "vocabulary.txt"),
     ),
     "vocabulary": (
         lambda large, folder: save_vocabulary(
@@ -59,7 +66,7 @@ SAVES: dict[str, tuple[Callable[[bool, Path], None], Callable[[Path], torch.Tens
 
 @pytest.fixture(params=list(SAVES))
 def kind(request: pytest.FixtureRequest) -> str:
-    if request.param == "hdf5":
+    if request.param in ("hdf5", "token embeddings"):
         pytest.importorskip("h5py")
     return str(request.param)
 

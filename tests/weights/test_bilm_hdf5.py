@@ -141,6 +141,7 @@ def test_float64_and_compressed_datasets(files: Files) -> None:
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
+@pytest.mark.filterwarnings("ignore:.*no place for the start state")
 @pytest.mark.parametrize(
     "changes",
     [

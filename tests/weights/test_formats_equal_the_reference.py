@@ -61,7 +61,7 @@ def test_checkpoint_in_an_archive_and_in_shards(n_shards: int, tmp_path: Path) -
     folder = write_checkpoint_model(tmp_path / "model", model, n_shards=n_shards)
     archive = write_zip(tmp_path / "model.zip", files_of(folder, "elmo"))
     model.check(load_bilm(archive))
-    np.testing.assert_array_equal(load_softmax(archive).W.detach().numpy(), model.softmax["W"])
+    np.testing.assert_array_equal(load_softmax(archive).stored()["W"].detach().numpy(), model.softmax["W"])
 
 
 @pytest.mark.parametrize("inside", ["", "elmo", "a/b/c"])

@@ -245,12 +245,12 @@ def test_where_the_softmax_is(bilm: BiLM, native: Path, hdf5: Path, tmp_path: Pa
     save_softmax(softmax, tmp_path / "any name")
     archive = write_zip(tmp_path / "model.zip", files_of(native))
     for path in (native, native / "softmax.safetensors", tmp_path / "any name", archive):
-        assert torch.equal(load_softmax(path).W, softmax.W)
+        assert torch.equal(load_softmax(path).stored()["W"], softmax.W)
     for path in (native, archive):
         with recognised(path) as found:
             assert found.family == "spacy-elmo"
             assert found.load_softmax is not None
-            assert torch.equal(found.load_softmax().b, softmax.b)
+            assert torch.equal(found.load_softmax().stored()["b"], softmax.b)
     with pytest.raises(WeightsError, match=r"softmax\.safetensors: no such file"):
         load_softmax(hdf5)
     with pytest.raises(

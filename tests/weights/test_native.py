@@ -14,9 +14,11 @@ import safetensors.torch
 import torch
 from safetensors import safe_open
 
+from spacy_elmo.bilm.adaptive import AdaptiveSoftmax
 from spacy_elmo.bilm.config import BiLMConfig
+from spacy_elmo.bilm.continuous import ContinuousOutput
 from spacy_elmo.bilm.model import BiLM
-from spacy_elmo.bilm.softmax import FullSoftmax
+from spacy_elmo.bilm.softmax import FullSoftmax, SampledSoftmax
 from spacy_elmo.errors import WeightsError
 from spacy_elmo.weights import (
     bilm_from_bytes,
@@ -314,10 +316,10 @@ def test_softmax_round_trip(tmp_path: Path) -> None:
     save_softmax(softmax, tmp_path)
     for path in (tmp_path, tmp_path / "softmax.safetensors"):
         loaded = load_softmax(path)
-        assert torch.equal(loaded.W, softmax.W)
-        assert torch.equal(loaded.b, softmax.b)
+        assert torch.equal(loaded.stored()["W"], softmax.W)
+        assert torch.equal(loaded.stored()["b"], softmax.b)
     save_softmax(softmax, tmp_path / "other.safetensors")
-    assert torch.equal(load_softmax(tmp_path / "other.safetensors").W, softmax.W)
+    assert torch.equal(load_softmax(tmp_path / "other.safetensors").stored()["W"], softmax.W)
 
 
 def test_softmax_errors(tmp_path: Path) -> None:
@@ -332,6 +334,80 @@ def test_softmax_errors(tmp_path: Path) -> None:
         load_softmax(tmp_path)
     safetensors.torch.save_file({"W": torch.full((2, 2), np.nan), "b": torch.zeros(2)}, path)
     with pytest.raises(WeightsError, match="NaN"):
+        load_softmax(tmp_path)
+
+
+def output_layers() -> list[Any]:
+    """One of each kind, its weights drawn."""
+    vmf = ContinuousOutput(6, 3, loss="vmf", dot_weight=0.1, norm_weight=0.02, vectors="toy", sha256="ab" * 32)
+    return [
+        AdaptiveSoftmax(9, 4, cutoffs=[2, 5], div_value=1.5, head_bias=True).initialize(1),
+        vmf.initialize(1),
+        ContinuousOutput(6, 3, vectors="toy", sha256="00" * 32).initialize(2),
+    ]
+
+
+@pytest.mark.parametrize("layer", output_layers(), ids=["adaptive", "vmf", "cosine"])
+def test_other_output_layers_round_trip(layer: Any, tmp_path: Path) -> None:
+    save_softmax(layer, tmp_path)
+    first = (tmp_path / "softmax.safetensors").read_bytes()
+    loaded = load_softmax(tmp_path)
+    assert type(loaded) is type(layer)
+    assert loaded.settings() == layer.settings()
+    assert loaded.stored().keys() == layer.stored().keys()
+    for name, tensor in layer.stored().items():
+        assert torch.equal(loaded.stored()[name], tensor)
+    for name, tensor in layer.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+    save_softmax(loaded, tmp_path)
+    assert (tmp_path / "softmax.safetensors").read_bytes() == first
+    # It is a whole layer: it trains on.
+    if isinstance(loaded, ContinuousOutput):
+        loaded.use_table(torch.eye(7, 6).roll(1, 0))
+    hidden = torch.randn(5, layer.width, generator=torch.Generator().manual_seed(0))
+    loss = loaded.loss(hidden, torch.arange(5), seed=0)
+    loss.backward()
+    assert loss.isfinite()
+
+
+def test_softmaxes_are_saved_as_what_scores_and_a_tied_one_whole(tmp_path: Path) -> None:
+    table = torch.nn.Parameter(torch.randn(5, 3, generator=torch.Generator().manual_seed(0)))
+    sampled = SampledSoftmax(5, 3, n_samples=2, tied=True)
+    sampled.tie(table)
+    save_softmax(sampled, tmp_path)
+    loaded = load_softmax(tmp_path)
+    assert type(loaded) is FullSoftmax
+    assert not loaded.tied
+    assert torch.equal(loaded.W, table)
+
+
+@pytest.mark.parametrize(
+    ("output", "named"),
+    [
+        ({"kind": "softmax", "settings": {"n_words": 6, "width": 3}}, r"'W' has shape \(5, 3\).*\(6, 3\)"),
+        ({"kind": "softmax", "settings": {"n_words": 10**30, "width": 3}}, "is no output layer of ours"),
+        ({"kind": "softmax", "settings": {"n_words": 10**15, "width": 3}}, r"'W' has shape \(5, 3\)"),
+        ({"kind": "softmax", "settings": {}}, "is no output layer of ours"),
+        ({"kind": "softmax", "settings": 3}, "is no output layer of ours"),
+        ({"kind": "other", "settings": {}}, "is no output layer of ours.*other"),
+        ({"kind": ["softmax"], "settings": {}}, "is no output layer of ours"),
+        (["softmax"], "is no output layer of ours"),
+        ({"kind": "adaptive_softmax", "settings": {"n_words": 5, "width": 3, "cutoffs": "ab"}}, "is no output layer"),
+        ({"kind": "adaptive_softmax", "settings": {"n_words": 5, "width": 3, "cutoffs": [2]}}, "is no output layer"),
+        (
+            {"kind": "adaptive_softmax", "settings": {"n_words": 5, "width": 4, "cutoffs": [2]}},
+            r"lacks: head\.weight, tail",
+        ),
+        ({"kind": "continuous_output", "settings": {"n_dims": 5, "width": 3, "loss": "l2"}}, "'cosine' or 'vmf'"),
+        ({"kind": "continuous_output", "settings": {"n_dims": 5, "width": 3, "sha256": 3}}, "is no output layer"),
+        ({"kind": "continuous_output", "settings": {"n_dims": 5, "width": 3, "sha256": "x"}}, "is no output layer"),
+    ],
+)
+def test_headers_that_describe_no_output_layer(output: Any, named: str, tmp_path: Path) -> None:
+    tensors = {"W": torch.zeros(5, 3), "b": torch.zeros(5)}
+    metadata = {"spacy_elmo_output_layer": json.dumps(output)}
+    safetensors.torch.save_file(tensors, tmp_path / "softmax.safetensors", metadata)
+    with pytest.raises(WeightsError, match=rf"softmax\.safetensors: .*{named}"):
         load_softmax(tmp_path)
 
 

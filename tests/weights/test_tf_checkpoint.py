@@ -68,7 +68,7 @@ def test_the_softmax_of_tensorflow_gives_the_references_perplexity() -> None:
     targets = np.array([4, 6, 1])
     expected = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(3), targets]
     (layers,) = load_bilm(FIXTURE).encode([["the", ",", "of"]])
-    found = softmax.nll(layers[-1, :, :5], torch.from_numpy(targets))
+    found = softmax.target_losses(layers[-1, :, :5], torch.from_numpy(targets))
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=5e-6)
 
 
@@ -152,8 +152,8 @@ def test_a_softmax_that_is_the_word_table(tmp_path: Path) -> None:
     variables = variable_names(model.weights) | {"lm/softmax/b": model.softmax["b"]}
     write_bundle(folder / "model.ckpt-12", variables)
     softmax = load_softmax(folder)
-    np.testing.assert_array_equal(softmax.W.detach().numpy(), model.weights["embedding"])
-    np.testing.assert_array_equal(softmax.b.detach().numpy(), model.softmax["b"])
+    np.testing.assert_array_equal(softmax.stored()["W"].detach().numpy(), model.weights["embedding"])
+    np.testing.assert_array_equal(softmax.stored()["b"].detach().numpy(), model.softmax["b"])
 
 
 def test_forward_only_models_are_named(folder: Path) -> None:

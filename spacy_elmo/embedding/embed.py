@@ -1,0 +1,313 @@
+"""Text files in, a file of vectors out: in steps of bounded size, so that a run that was killed can go on."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Literal, get_args
+
+import numpy as np
+import safetensors.torch
+import spacy
+import torch
+from spacy.language import Language
+from spacy.tokens import Doc
+from tqdm import tqdm
+
+from ..bilm import BiLM
+from ..bilm.matmul import Precision, checked_precision
+from ..bilm.model import BiLMState
+from ..errors import ElmoError
+from ..text_forms import TextForm, checked_text_form, doc_words, normalized
+from ..weights import load_bilm
+from .formats import Record, format_of
+from .partial_file import PartialFile
+from .text_lines import Line, TextLines
+
+Layers = Literal["all", "mean", "top"] | int
+Dtype = Literal["float32", "float16"]
+State = Literal["zero", "warm", "carry"]
+
+# Bytes of vectors that are computed and written at a time, and what that may come to in words.
+BYTES_PER_STEP = 100 * 10**6
+FEWEST_WORDS, MOST_WORDS = 256, 65_536
+# Of the files' layout and of the journal: a run of another version does not go on.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What was written. sentences: lines of the texts. words: of all of them. resumed: sentences that were there."""
+
+    path: Path
+    sentences: int
+    words: int
+    resumed: int
+
+
+class _Sentence:
+    """A line's words as they are written in the text, and as the biLM reads them."""
+
+    __slots__ = ("line", "read", "tokens")
+
+    def __init__(self, line: Line, tokens: list[str], read: list[str]) -> None:
+        self.line = line
+        self.tokens = tokens
+        self.read = read
+
+
+def embed_file(
+    texts: str | Path | Iterable[str | Path],
+    output: str | Path,
+    weights: BiLM | str | Path,
+    *,
+    layers: Layers = "all",
+    dtype: Dtype = "float32",
+    precision: Precision = "float32",
+    state: State | None = None,
+    pretokenized: bool = False,
+    lang: str = "en",
+    text: TextForm = "orth",
+    batch_words: int | None = None,
+    max_length: int = 512,
+    resume: bool = True,
+    overwrite: bool = False,
+    stderr: IO[str] | None = None,
+) -> Embedded:
+    """Write the vectors of every line of some texts to a file.
+
+    A line is a sentence, and has a number, from 0, through all files: blank lines too, which have no words. White space
+    between words has no vector. Memory holds the vectors of ``batch_words`` words, or of the longest line.
+
+    The work lies in ``output`` + ``.partial`` and ``.journal`` until it is whole. A call with the same arguments goes
+    on where an earlier one ended, by whatever cause, and gives the same file to the bit (on the same machine).
+
+    texts: files in UTF-8, plain, ``.gz``, ``.bz2`` or ``.xz``.
+    output: ``.h5`` or ``.hdf5`` (bilm-tf's layout), ``.npz`` or ``.parquet``; docs/embedding.md says what each holds.
+    weights: a biLM, or what ``load_bilm`` reads.
+    layers: "all": (L + 1, n, 2P) a sentence of n words; "mean" of all layers, "top", or the number of one: (n, 2P).
+    dtype: of the vectors. precision: of the biLM's matrix products, as in ``BiLM.encode``.
+    state: where the LSTMs start: "zero", "warm", None (the weights' own policy): every sentence by itself. "carry":
+        each where the one before ended, one after another, as bilm-tf's dump does; slow.
+    pretokenized: words are what white space divides; else what spaCy's tokenizer of ``lang`` finds.
+    text: what the biLM reads of a word: "orth", "lower", "norm", or what a function makes of a line's words.
+    batch_words: words that are computed and written at a time. None: as many as make 100 MB of vectors.
+    max_length: steps that run at once; longer lines run in windows, with the same result.
+    resume: False: what an unfinished run left is thrown away. overwrite: an existing output is replaced.
+    stderr: for a progress bar, shown on a terminal only.
+    Raises CorpusError for text that cannot be read (naming file and line), WeightsError for weights, ElmoError for
+        settings that make no sense or differ from those of the unfinished run, and for files that cannot be written.
+    """
+    output = Path(output)
+    lines = TextLines([Path(path) for path in ([texts] if isinstance(texts, (str, Path)) else texts)])
+    if any(output.exists() and path.exists() and path.samefile(output) for path in lines.paths):
+        raise ElmoError(f"{output} is one of the texts: give another name for the vectors")
+    file_format = format_of(output)
+    if dtype not in get_args(Dtype):
+        raise ElmoError(f"dtype is one of {', '.join(get_args(Dtype))}, not {dtype!r}")
+    if state not in (None, *get_args(State)):
+        raise ElmoError(f"state is one of {', '.join(get_args(State))} or None, not {state!r}")
+    if batch_words is not None and (not isinstance(batch_words, int) or batch_words < 1):
+        raise ElmoError(f"batch_words is at least 1, not {batch_words!r}")
+    split = _Splitter(checked_text_form(text), lang, pretokenized)
+    bilm = weights if isinstance(weights, BiLM) else load_bilm(weights)
+    layer = _checked_layer(layers, bilm.config.n_layers)
+    encode = _Encoder(bilm, layer, np.dtype(dtype), checked_precision(precision), state, max_length)
+    if batch_words is None:
+        most = BYTES_PER_STEP // ((bilm.config.n_layers + 1) * bilm.config.width * np.dtype(np.float32).itemsize)
+        batch_words = min(max(most, FEWEST_WORDS), MOST_WORDS)
+    settings = {
+        "format": FORMAT,
+        "texts": lines.fingerprint,
+        "weights": _digest(bilm),
+        "layers": layer,
+        "dtype": dtype,
+        "precision": precision,
+        "state": state,
+        "words": split.settings(),
+        "batch_words": batch_words,
+        "max_length": max_length,
+    }
+    in_place = file_format.in_place
+    with PartialFile(output, settings, resume=resume, overwrite=overwrite, in_place=in_place) as file:
+        resumed = file.records
+        if not file.final:
+            shape = (bilm.config.n_layers + 1, bilm.config.width) if layer == "all" else (bilm.config.width,)
+            writer = file_format(file, shape, encode.dtype)
+            encode.restore(file.last.get("state"))
+            rest = iter(lines)
+            for _ in islice(rest, file.records):
+                pass
+            with tqdm(
+                total=lines.size,
+                initial=lines.position,
+                desc=output.name,
+                unit="B",
+                unit_scale=True,
+                disable=None,
+                leave=False,
+                file=stderr or sys.stderr,
+            ) as bar:
+                for step in _steps(rest, split, batch_words):
+                    records = [
+                        Record(sentence.tokens, vectors) for sentence, vectors in zip(step, encode(step), strict=True)
+                    ]
+                    note = writer.write(file.records, records)
+                    words = sum(len(record.tokens) for record in records)
+                    file.commit(records=len(records), words=words, note=note, state=encode.carried())
+                    bar.update(lines.position - bar.n)
+            if not file.records:
+                raise ElmoError(f"there is no line of text in {', '.join(map(str, lines.paths))}")
+            writer.finish()
+        file.publish()
+        return Embedded(output, file.records, file.words, resumed)
+
+
+def _checked_layer(layers: Any, n_layers: int) -> str | int:
+    if layers in ("all", "mean"):
+        return str(layers)
+    if layers == "top":
+        return n_layers
+    if isinstance(layers, int) and not isinstance(layers, bool) and 0 <= layers <= n_layers:
+        return layers
+    raise ElmoError(f"layers is 'all', 'mean', 'top', or the number of one, 0 to {n_layers}, not {layers!r}")
+
+
+def _digest(bilm: BiLM) -> str:
+    """Tells weights apart, wherever they lie."""
+    digest = hashlib.sha256(json.dumps([bilm.config.to_options(), bilm.vocabulary], sort_keys=True).encode())
+    for name, tensor in sorted(bilm.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
+    return digest.hexdigest()
+
+
+def _steps(lines: Iterator[Line], split: _Splitter, batch_words: int) -> Iterator[list[_Sentence]]:
+    """Cut the lines into steps of at least ``batch_words`` words, a line's end counted as one; the last has less."""
+    while True:
+        step: list[_Sentence] = []
+        size = 0
+        # What spaCy keeps of words that it has met is forgotten after each step.
+        with split.memory():
+            while size < batch_words and (line := next(lines, None)) is not None:
+                step.append(split(line))
+                size += len(step[-1].tokens) + 1
+        if not step:
+            return
+        yield step
+
+
+class _Splitter:
+    """Makes words of a line. text: what is read of them. lang: whose tokenizer and norms are used.
+
+    pretokenized: words are what white space divides.
+    """
+
+    def __init__(self, text: TextForm, lang: str, pretokenized: bool) -> None:
+        self._text = text
+        self._pretokenized = pretokenized
+        self._nlp = None if pretokenized and text not in ("lower", "norm") else blank_pipeline(lang)
+
+    def settings(self) -> dict[str, Any]:
+        """All that the words depend on."""
+        text = self._text
+        if not isinstance(text, str):
+            text = getattr(text, "config", None) or f"{getattr(text, '__module__', '')}.{text!r}"
+        known = None if self._nlp is None else [self._nlp.lang, spacy.__version__]
+        return {"pretokenized": self._pretokenized, "text": text, "spacy": known}
+
+    def memory(self) -> AbstractContextManager[Any]:
+        """Where this ends, so does spaCy's memory of the words that came up in it."""
+        return nullcontext() if self._nlp is None else self._nlp.memory_zone()
+
+    def __call__(self, line: Line) -> _Sentence:
+        try:
+            if self._nlp is None:
+                tokens = line.text.split()
+                return _Sentence(
+                    line, tokens, tokens if isinstance(self._text, str) else normalized(tokens, self._text)
+                )
+            words = line.text.split() if self._pretokenized else None
+            doc = self._nlp.make_doc(line.text) if words is None else Doc(self._nlp.vocab, words=words)
+            tokens, _ = doc_words(doc)
+            return _Sentence(line, tokens, tokens if self._text == "orth" else doc_words(doc, self._text)[0])
+        except ElmoError as error:
+            raise ElmoError(f"{line}: {error}") from error
+
+
+def blank_pipeline(lang: str) -> Language:
+    """The pipeline whose tokenizer cuts lines into words. Raises ElmoError for a language that does not work."""
+    try:
+        return spacy.blank(lang)
+    except Exception as error:  # what a language needs, and raises without it, is its own matter
+        raise ElmoError(f"spaCy has no tokenizer for the language {lang!r} here: {error}") from error
+
+
+class _Encoder:
+    """Vectors of a step's sentences, as they are to be written.
+
+    Nothing is remembered from step to step, token vectors included: by what came before, rounding would differ, and so
+    a file that was gone on with.
+    """
+
+    def __init__(
+        self,
+        bilm: BiLM,
+        layer: str | int,
+        dtype: np.dtype[Any],
+        precision: Precision,
+        state: State | None,
+        max_length: int,
+    ) -> None:
+        self.dtype = dtype
+        self._bilm = bilm
+        self._layer = layer
+        self._carries = state == "carry"
+        self._encode: Callable[[list[list[str]]], list[torch.Tensor]] = lambda sentences: bilm.encode(
+            sentences, state, precision=precision, max_length=max_length, cache_words=0
+        )
+        self._encode([])  # says so if an option makes no sense
+
+    def __call__(self, step: Sequence[_Sentence]) -> Iterator[np.ndarray]:
+        sentences = [sentence.read for sentence in step]
+        if self._carries:
+            layers = [one for sentence in sentences for one in self._encode([sentence])]
+        else:
+            layers = self._encode(sentences)
+        for sentence, of_all in zip(step, layers, strict=True):
+            vectors = np.ascontiguousarray(self._chosen(of_all).cpu().numpy())
+            try:
+                with np.errstate(over="raise"):
+                    yield vectors.astype(self.dtype, copy=False)
+            except FloatingPointError as error:
+                raise ElmoError(f"{sentence.line}: a vector is too large for {self.dtype}: use float32") from error
+
+    def _chosen(self, layers: torch.Tensor) -> torch.Tensor:
+        if self._layer == "mean":
+            return layers.mean(dim=0)
+        return layers if isinstance(self._layer, str) else layers[self._layer]
+
+    def carried(self) -> str | None:
+        """Where the LSTMs stand, as text for the journal; None unless their states are carried."""
+        state = self._bilm.runtime().carried if self._carries else None
+        if state is None:
+            return None
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in state.tensors().items()}
+        return base64.b64encode(safetensors.torch.save(tensors)).decode()
+
+    def restore(self, carried: str | None) -> None:
+        """Go on from there; None: from the beginning."""
+        if not self._carries:
+            return
+        self._bilm.reset_state()
+        if carried is not None:
+            tensors = safetensors.torch.load(base64.b64decode(carried))
+            state = {name: tensor.to(self._bilm.device) for name, tensor in tensors.items()}
+            self._bilm.runtime().carried = BiLMState.from_tensors(state)
