@@ -304,7 +304,7 @@ def copied_to_all(checkpoint: Checkpoint | None, ranks: Ranks) -> Checkpoint | N
 def _check_sums(folder: Path) -> None:
     file = folder / SUMS_FILE
     try:
-        lines = file.read_text(encoding="ascii").splitlines()
+        lines = file.read_bytes().decode("ascii").split("\n")[:-1]
         sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
         wanted = {name: sums[name] for name in (STATE_FILE, TENSORS_FILE)}
     except (OSError, ValueError, KeyError) as error:
