@@ -225,5 +225,7 @@ def _told_by_another() -> bool:
 def _talking() -> Iterator[None]:
     try:
         yield
+    except torch.cuda.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         raise PretrainingError(f"one of the processes ended, or cannot be reached: {error}") from error

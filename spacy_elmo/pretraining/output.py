@@ -19,7 +19,7 @@ CHECKPOINTS = "checkpoints"
 BEST, LAST = "model-best", "model-last"
 LOSSES = "losses.jsonl"
 LOCK = ".lock"
-_OF_OLD = "checkpoint"  # the only one that version 0.1 kept, before there were several
+_OF_OLD = "checkpoint"  # the only one that was kept before there were several
 _ELSEWHERE = "choose another output folder, or move it away"
 
 

@@ -91,6 +91,26 @@ def test_two_processes_give_the_loss_curve_of_one(
     check_same_run(tmp_path / "two", tmp_path / "one")
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        # Clusters whose words one rank may not meet.
+        {"objective": {"@misc": "spacy-elmo.adaptive_softmax.v1", "cutoffs": [4, 12], "div_value": 2.0}},
+        # One table, with dense gradients as input and sparse ones as output.
+        {
+            "objective": {**SAMPLED, "tie_weights": True},
+            "model__filters": None,
+        },
+    ],
+    ids=["adaptive", "tied"],
+)
+def test_so_they_do_with_other_objectives(toy_config: MakeConfig, tmp_path: Path, overrides: dict[str, Any]) -> None:
+    config = toy_config(optimizer=ADAGRAD, training__dropout=0.0, training__rows=2, training__max_steps=12, **overrides)
+    train(config, tmp_path / "one")
+    train_on(2, config, tmp_path / "two")
+    check_same_run(tmp_path / "two", tmp_path / "one")
+
+
 def test_so_do_four_with_all_that_they_must_decide_alike(toy_config: MakeConfig, tmp_path: Path) -> None:
     config = toy_config(
         optimizer={**ADAGRAD, "learn_rate": 1.0},  # too much: the plateau schedule has something to do
