@@ -4,7 +4,12 @@ from __future__ import annotations
 
 
 class ElmoError(ValueError):
-    """Base of all errors raised on purpose by this package."""
+    """Base of all errors raised on purpose by this package.
+
+    told (bool): another of the processes that train together says what was wrong.
+    """
+
+    told = False
 
 
 class WeightsError(ElmoError):

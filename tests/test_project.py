@@ -54,7 +54,7 @@ def test_pretrain_runs_from_nothing_and_goes_on(project: Path, capfd: pytest.Cap
     # Nothing changed: nothing is trained again.
     project_run(project, "pretrain", overrides=few_steps(project))
     printed = capfd.readouterr().out
-    assert "Skipping 'fit'" in printed
+    assert "Nothing to do: 2 of 2 steps are done" in printed
 
     # More steps: it goes on where it was.
     project_run(project, "pretrain", overrides=few_steps(project, max_steps=3))

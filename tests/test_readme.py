@@ -122,6 +122,12 @@ def with_dry_run(words: list[str], folder: Path) -> None:
     assert "parameters" in run([sys.executable, *words[1:], *dry, *text], folder)
 
 
+def on_ranks_with_dry_run(words: list[str], folder: Path) -> None:
+    """`torchrun ... elmo pretrain`: as many processes read the text, and one prints the plan."""
+    printed = run([sys.executable, "-m", "torch.distributed.run", *words[1:], "--dry-run"], folder)
+    assert printed.count("2 processes, each with 16 rows") == 1
+
+
 def trains(words: list[str], folder: Path) -> None:
     """`spacy train`: few steps."""
     few = ["--training.max_steps", "2", "--training.eval_frequency", "1"]
@@ -203,6 +209,7 @@ COMMANDS: list[tuple[str, Callable[[list[str], Path], object]]] = [
     (r"python -m spacy project assets --extra", project_assets),
     (r"python -m spacy train .*", trains),
     (r"python -m spacy elmo pretrain .*", with_dry_run),
+    (r"torchrun .* -m spacy elmo pretrain .*", on_ranks_with_dry_run),
     (r"python -m spacy elmo (corpus|debug-data) .*", as_it_stands),
     (r"cat my_text\.txt \| python -m spacy elmo corpus .*", piped),
     (r"python -m spacy elmo (perplexity|info|embed) .*", as_it_stands),

@@ -47,6 +47,10 @@ class BiLMState:
         """The inverse of ``tensors``."""
         return cls(**tensors)
 
+    def rows(self, some: slice) -> BiLMState:
+        """The states of some of the rows."""
+        return BiLMState(**{name: tensor[:, some].contiguous() for name, tensor in self.tensors().items()})
+
     def split(self, parts: int) -> list[BiLMState]:
         """The states of as many equal parts of the rows, in their order."""
         rows = self.forward_hidden.shape[1] // parts

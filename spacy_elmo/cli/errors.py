@@ -29,7 +29,8 @@ def clean_errors() -> Iterator[None]:
     except (ElmoError, OSError) as error:
         if isinstance(error, OSError) and error.errno == errno.EPIPE:
             raise  # nobody reads any more: `elmo perplexity ... | head`
-        msg.fail(_printable(str(error)))
+        if not getattr(error, "told", False):
+            msg.fail(_printable(str(error)))
         raise typer.Exit(1) from None
     finally:
         if isinstance(stream, io.TextIOWrapper):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from pathlib import Path
 
 import typer
@@ -21,15 +22,16 @@ def pretrain(
     """Pretrain a biLM from raw text. Values of the config can be changed: --training.max_steps 5000"""
     with clean_errors():
         from ..pretraining.config import load_config
+        from ..pretraining.distributed import joined_ranks
         from ..pretraining.loop import pretrain as run
 
         flags = ["--resume"] * resume
         command = shlex.join(["python", "-m", "spacy", "elmo", "pretrain", str(config), str(output), *flags, *ctx.args])
-        loaded = load_config(config, config_overrides(ctx.args))
-        result = run(loaded, output, resume=resume, dry_run=dry_run, command=command)
-    if result.stopped_by is not None:
-        # As a shell reports a process that died of the signal: what follows in a workflow must not run.
-        raise typer.Exit(128 + result.stopped_by)
+        with joined_ranks():
+            loaded = load_config(config, config_overrides(ctx.args))
+            result = run(loaded, output, resume=resume, dry_run=dry_run, command=command)
+    if result.stopped_by == signal.SIGINT:
+        raise typer.Exit(130)  # as a shell reports it: what follows in a workflow must not run
 
 
 def corpus(

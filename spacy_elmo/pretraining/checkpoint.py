@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +19,24 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from .. import __version__
 from ..bilm.model import BiLM, BiLMState
 from ..bilm.output_layer import OutputLayer
 from ..errors import PretrainingError, WeightsError
+from .distributed import ALONE, Ranks
 from .perplexity import Evaluation
 from .schedules import Progress
 
 TENSORS_FILE = "tensors.safetensors"
 STATE_FILE = "state.json"
-FORMAT = 1
-_ANEW = "move the checkpoint away to start anew"
+SUMS_FILE = "SHA256SUMS"
+FORMAT = 2
+_STEP = re.compile(r"step-(\d+)")
+_ANEW = "move the checkpoint away to go on from the one before, or to start anew"
+
+
+class DamagedError(PretrainingError):
+    """A checkpoint whose files are not as they were written."""
 
 
 @contextmanager
@@ -45,10 +55,12 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
         yield new
         for file in new.iterdir():
             _flush_to_disk(file)
+        _flush_names(new)
         if folder.exists():
             shutil.rmtree(old, ignore_errors=True)
             os.replace(folder, old)
         os.replace(new, folder)
+        _flush_names(folder.parent)
     except BaseException as error:
         shutil.rmtree(new, ignore_errors=True)
         if isinstance(error, (OSError, SafetensorError, WeightsError)):
@@ -104,7 +116,8 @@ class _Best(_Part):
 class _State(_Part):
     """What ``state.json`` must hold."""
 
-    format: Literal[1]
+    format: Literal[2]
+    spacy_elmo: str
     step: int = Field(ge=0)
     seconds: float
     best: _Best
@@ -123,7 +136,8 @@ class Checkpoint:
     folder (Path): where it was read.
     step (int): updates done.
     tensors (dict): weights, softmax, optimizer, LSTM states and random states, under ``group/name``.
-    record (dict): the JSON part: the resolved config, the corpora's hashes, the best score, the last evaluation.
+    record (dict): the JSON part: the resolved config, the corpora's hashes, the best score, the last evaluation, the
+        version of this package that wrote it.
     """
 
     folder: Path
@@ -157,19 +171,29 @@ def save_checkpoint(
     state: BiLMState,
     record: Mapping[str, Any],
     more: Mapping[str, Mapping[str, Tensor]] | None = None,
+    ranks: Ranks = ALONE,
 ) -> None:
-    """Write a checkpoint: tensors as safetensors, the rest as JSON.
+    """Write a checkpoint: tensors as safetensors, the rest as JSON, and the checksums of both.
 
     more: further groups of tensors.
+    ranks: all call it, each with the states of its own rows; the first one writes.
 
-    The random state of dropout is stored with the rest, so that the next step draws what it would have drawn.
+    The random states of dropout are stored with the rest, so that the next step draws what it would have drawn.
     """
+    states = {name: torch.cat(ranks.each(tensor.cpu()), dim=1) for name, tensor in state.tensors().items()}
+    random = {
+        _of_rank(name, rank): tensor
+        for name, mine in _random_states(next(bilm.parameters()).device).items()
+        for rank, tensor in enumerate(ranks.each(mine))
+    }
+    if not ranks.first:
+        return
     groups = {
         "bilm": bilm.state_dict(),
         "softmax": softmax.state_dict(),
         "optimizer": optimizer_tensors(optimizer.state_dict()["state"], optimizer),
-        "state": state.tensors(),
-        "random": _random_states(next(bilm.parameters()).device),
+        "state": states,
+        "random": random,
         **(more or {}),
     }
     tensors = {
@@ -180,53 +204,156 @@ def save_checkpoint(
     with replaced_folder(folder) as new:
         save_file(tensors, new / TENSORS_FILE)
         shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-        state_json = {"format": FORMAT, "step": step, **record, "tensors": shapes}
+        state_json = {"format": FORMAT, "spacy_elmo": __version__, "step": step, **record, "tensors": shapes}
         text = json.dumps(state_json, indent=1, ensure_ascii=False)
         (new / STATE_FILE).write_text(text, encoding="utf8")
+        write_sums(new)
 
 
-def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """Read the checkpoint in a folder, or the previous one if the process died while it was replaced.
+def write_sums(folder: Path) -> None:
+    """Write the file of checksums, as ``sha256sum`` does."""
+    lines = [f"{_sha256(folder / name)}  {name}\n" for name in (STATE_FILE, TENSORS_FILE)]
+    (folder / SUMS_FILE).write_bytes("".join(lines).encode("ascii"))
 
-    RETURNS: None if there is none. Raises PretrainingError if it is broken.
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """Read the checkpoint in a folder.
+
+    Raises DamagedError if it is not what was written, PretrainingError if it is another version's.
     """
-    found = existing_folder(folder)
-    if found is None:
-        return None
-    record = _read_state(found / STATE_FILE)
+    _check_sums(folder)
+    record = _read_state(folder / STATE_FILE)
     shapes = record.pop("tensors")
-    file = found / TENSORS_FILE
+    file = folder / TENSORS_FILE
     try:
-        # load_file maps the file; copies let the next checkpoint take its place (Windows locks mapped files).
+        # load_file maps the file; copies let it be removed (Windows locks mapped files).
         tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
     except Exception as error:
-        raise PretrainingError(f"{file} cannot be read ({error}); {_ANEW}") from error
+        raise DamagedError(f"{file} cannot be read ({error}); {_ANEW}") from error
     wrong = [name for name, shape in shapes.items() if name not in tensors or list(tensors[name].shape) != shape]
     if wrong:
-        raise PretrainingError(f"{file} is damaged ({', '.join(wrong)} missing or of another shape); {_ANEW}")
-    return Checkpoint(folder=found, step=record.pop("step"), tensors=tensors, record=record)
+        raise DamagedError(f"{file} is damaged ({', '.join(wrong)} missing or of another shape); {_ANEW}")
+    return Checkpoint(folder=folder, step=record.pop("step"), tensors=tensors, record=record)
+
+
+def step_folder(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies in the folder of all of them."""
+    return folder / f"step-{step:06d}"
+
+
+def step_folders(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, the newest first."""
+    return [path for _, path in sorted(_numbered(folder), reverse=True)]
+
+
+def _numbered(folder: Path) -> list[tuple[int, Path]]:
+    paths = list(folder.iterdir()) if folder.is_dir() else []
+    return [(int(found[1]), path) for path in paths if (found := _STEP.fullmatch(path.name)) and path.is_dir()]
+
+
+def newest_checkpoint(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
+    """Read the newest checkpoint in a folder that is not damaged.
+
+    say: is told of each damaged one that was passed over.
+    RETURNS: None if there is none at all. Raises DamagedError if all are damaged.
+    """
+    damaged: list[DamagedError] = []
+    for path in step_folders(folder):
+        try:
+            checkpoint = load_checkpoint(path)
+        except DamagedError as error:
+            damaged.append(error)
+            continue
+        for passed in damaged:
+            say(f"{str(passed).removesuffix(f'; {_ANEW}')}: going back to the checkpoint before")
+        return checkpoint
+    if damaged:
+        more = f" (and {len(damaged) - 1} older ones are damaged too)" if len(damaged) > 1 else ""
+        raise DamagedError(f"{damaged[0]}{more}")
+    return None
+
+
+def keep_newest(folder: Path, step: int, n: int) -> None:
+    """Remove all checkpoints but the newest ``n`` up to the one of ``step``, and what killed processes left unfinished.
+
+    Those of later steps go too: they are damaged, and the run went back from them.
+    """
+    earlier = [path for number, path in sorted(_numbered(folder), reverse=True) if number <= step]
+    for path in folder.iterdir():
+        name = path.name.removesuffix(".new").removesuffix(".old")
+        if path in earlier[:n] or not _STEP.fullmatch(name):
+            continue
+        if path.name == name:
+            # Out of sight first: what is half removed must not look like a damaged one.
+            path = path.replace(_beside(path, ".new"))
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def copied_to_all(checkpoint: Checkpoint | None, ranks: Ranks) -> Checkpoint | None:
+    """The first rank's checkpoint, on every rank: the others need not see its disk."""
+    if ranks.size == 1:
+        return checkpoint
+    parts = (checkpoint.folder, checkpoint.step, checkpoint.record) if checkpoint is not None else None
+    parts = ranks.agreed(parts)
+    if parts is None:
+        return None
+    tensors = ranks.copied(checkpoint.tensors if checkpoint is not None else {})
+    return Checkpoint(folder=parts[0], step=parts[1], tensors=tensors, record=parts[2])
+
+
+def _check_sums(folder: Path) -> None:
+    file = folder / SUMS_FILE
+    try:
+        lines = file.read_bytes().decode("ascii").split("\n")[:-1]
+        sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+        wanted = {name: sums[name] for name in (STATE_FILE, TENSORS_FILE)}
+    except (OSError, ValueError, KeyError) as error:
+        raise DamagedError(f"{file} is missing or damaged ({error}); {_ANEW}") from error
+    for name, digest in wanted.items():
+        try:
+            found = _sha256(folder / name)
+        except OSError as error:
+            raise DamagedError(f"{folder / name} cannot be read ({error.strerror}); {_ANEW}") from error
+        if found != digest:
+            raise DamagedError(f"{folder / name} is damaged (another checksum than in {SUMS_FILE}); {_ANEW}")
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while chunk := opened.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _read_state(file: Path) -> dict[str, Any]:
     try:
         record = json.loads(file.read_text(encoding="utf8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise PretrainingError(f"{file} cannot be read ({error}); {_ANEW}") from error
+        raise DamagedError(f"{file} cannot be read ({error}); {_ANEW}") from error
     if isinstance(record, dict) and record.get("format", FORMAT) != FORMAT:
         raise PretrainingError(f"{file} was written by another version; {_ANEW}")
     try:
         _State.model_validate(record)
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg'].lower()}" for e in error.errors())
-        raise PretrainingError(f"{file} is damaged ({wrong}); {_ANEW}") from error
+        raise DamagedError(f"{file} is damaged ({wrong}); {_ANEW}") from error
     del record["format"]
     return record
 
 
-def restore(checkpoint: Checkpoint, *, bilm: BiLM, softmax: OutputLayer, optimizer: torch.optim.Optimizer) -> BiLMState:
+def restore(
+    checkpoint: Checkpoint,
+    *,
+    bilm: BiLM,
+    softmax: OutputLayer,
+    optimizer: torch.optim.Optimizer,
+    ranks: Ranks = ALONE,
+) -> BiLMState:
     """Put weights, optimizer and random states back.
 
-    The optimizer's options (learning rate, decay) stay those of ``optimizer``: the new config's.
+    The optimizer's options (learning rate, decay) stay those of ``optimizer``: the new config's. The random state of a
+    rank that the checkpoint has none of stays too.
 
     RETURNS: the LSTM states of all rows, on the model's device.
     """
@@ -237,9 +364,11 @@ def restore(checkpoint: Checkpoint, *, bilm: BiLM, softmax: OutputLayer, optimiz
         state = optimizer_state(checkpoint.group("optimizer"))
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         random = checkpoint.group("random")
-        torch.set_rng_state(random["cpu"])
-        if device.type == "cuda" and "cuda" in random:
-            torch.cuda.set_rng_state(random["cuda"], device)
+        cpu, cuda = (_of_rank(name, ranks.rank) for name in ("cpu", "cuda"))
+        if ranks.first or cpu in random:
+            torch.set_rng_state(random[cpu])
+        if device.type == "cuda" and cuda in random:
+            torch.cuda.set_rng_state(random[cuda], device)
         return BiLMState.from_tensors({name: tensor.to(device) for name, tensor in checkpoint.group("state").items()})
 
 
@@ -275,6 +404,10 @@ def _random_states(device: torch.device) -> dict[str, Tensor]:
     return states
 
 
+def _of_rank(name: str, rank: int) -> str:
+    return f"{name}.{rank}" if rank else name
+
+
 def _beside(folder: Path, suffix: str) -> Path:
     return folder.with_name(folder.name + suffix)
 
@@ -283,3 +416,13 @@ def _flush_to_disk(file: Path) -> None:
     # Opened for writing: Windows flushes no handle opened for reading only.
     with file.open("r+b") as handle:
         os.fsync(handle.fileno())
+
+
+def _flush_names(folder: Path) -> None:
+    # What was renamed must outlive a power cut before anything older is removed. Windows opens no folders.
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

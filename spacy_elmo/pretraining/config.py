@@ -144,6 +144,7 @@ class TrainingSettings(_Section):
     eval_tokens: int = Field(10_000, ge=1)
     patience: int = Field(0, ge=0)
     checkpoint_frequency: int = Field(100, ge=1)
+    keep: int = Field(2, ge=1)
     threads: int = Field(0, ge=0)
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     onednn: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import sys
 import threading
@@ -26,19 +27,24 @@ from ..weights.vocabulary import save_vocabulary
 from .card import README, model_card, model_meta
 from .checkpoint import (
     Checkpoint,
-    existing_folder,
-    load_checkpoint,
+    copied_to_all,
+    keep_newest,
+    newest_checkpoint,
     replaced_folder,
     restore,
     save_checkpoint,
+    step_folder,
+    step_folders,
 )
 from .config import changed_keys, nlp_settings, resolve
 from .curve import draw_curve
+from .distributed import Ranks, joined_ranks
 from .initialize import comparison, initial_weights
+from .loggers import LogStep
 from .objectives import check_objective, output_layer, prediction_targets
 from .output import (
     BEST,
-    CHECKPOINT,
+    CHECKPOINTS,
     EVALUATIONS,
     LAST,
     LOSSES,
@@ -88,8 +94,9 @@ def pretrain(
 ) -> PretrainingResult:
     """Pretrain a biLM as a config says.
 
-    Writes ``model-best``, ``model-last``, ``checkpoint``, ``losses.jsonl`` (one line a step), ``evaluations.jsonl``
-    and, where matplotlib is installed, ``training_curve.svg`` and ``.png`` into ``output``.
+    Writes ``model-best``, ``model-last``, ``checkpoints``, ``losses.jsonl`` (one line a step), ``evaluations.jsonl``
+    and, where matplotlib is installed, ``training_curve.svg`` and ``.png`` into ``output``. Where ``torchrun`` started
+    several processes each calls it, and trains on rows of its own; the first writes and prints.
 
     config: see ``load_config``.
     resume (bool): go on from the checkpoint in ``output``; without one, start at the beginning.
@@ -101,10 +108,31 @@ def pretrain(
     """
     stdout, stderr = stdout or sys.stdout, stderr or sys.stderr
     output = Path(output)
+    with ExitStack() as stack:
+        ranks = stack.enter_context(joined_ranks())
+        if not ranks.first:
+            stdout = stderr = stack.enter_context(open(os.devnull, "w"))
+        return _pretrain(
+            config, output, ranks, resume=resume, dry_run=dry_run, command=command, stdout=stdout, stderr=stderr
+        )
+
+
+def _pretrain(
+    config: Config,
+    output: Path,
+    ranks: Ranks,
+    *,
+    resume: bool,
+    dry_run: bool,
+    command: str | None,
+    stdout: IO[str],
+    stderr: IO[str],
+) -> PretrainingResult:
     settings, config = resolve(config)
     training = settings.training
+    own_rows = ranks.rows(training.rows, training.accumulate)
 
-    device = _device(settings.system.gpu_id)
+    device = _device(settings.system.gpu_id, ranks)
     if training.precision == "float16" and device.type == "cpu":
         raise PretrainingError("training.precision float16 is for GPUs: on the CPU take bfloat16 or float32")
     check_objective(settings.objective)
@@ -112,20 +140,27 @@ def pretrain(
     model_asked = config["model"]
     if start is not None:
         settings, config = start.resolved(settings, config)
+    source = start.source if start is not None else None
+    if ranks.agreed(source) != source:
+        raise PretrainingError("the processes read different weights: give all machines the same files")
 
     with ExitStack() as stack:
         # Refuse what cannot work before the corpora are read.
         checkpoint, earlier_losses = None, b""
-        if not dry_run:
+        if ranks.first and not dry_run:
             stack.enter_context(own_output(output))
             check_output(output, resume=resume)
-            checkpoint = load_checkpoint(output / CHECKPOINT)
+            checkpoint = newest_checkpoint(output / CHECKPOINTS, lambda line: print(line, file=stdout, flush=True))
             if checkpoint is not None:
                 _check_resumable(checkpoint, config, output)
             earlier_losses = losses_until(output / LOSSES, checkpoint.step if checkpoint is not None else 0)
+        checkpoint = copied_to_all(checkpoint, ranks)
 
         stack.enter_context(_torch_state(training.threads, device))
-        corpora = prepare_corpora(settings, config, stderr=stderr)
+        with ranks.one_a_machine_first():
+            corpora = prepare_corpora(settings, config, stderr=stderr)
+        if ranks.agreed(corpora.hashes) != corpora.hashes:
+            raise PretrainingError("the processes read different texts: give all machines the same files and versions")
         if checkpoint is not None and checkpoint.record["corpora"] != corpora.hashes:
             raise PretrainingError(
                 f"the text is not the one that the run in {output} read: restore it, or choose another folder"
@@ -142,6 +177,7 @@ def pretrain(
             rows=training.step_rows,
             unroll_steps=training.unroll_steps,
             seed=settings.system.seed,
+            own=own_rows,
         )
 
         # The model: the biLM, the output layer of its training, and their optimizer.
@@ -162,18 +198,21 @@ def pretrain(
         print(make_plan(settings, corpora, stream, bilm, softmax, targets, products), file=stdout, flush=True)
         if start is not None:
             print(start.plan(model_asked, rows_kept, len(vocabulary)), file=stdout, flush=True)
+        if ranks.size > 1:
+            print(f"{ranks.size} processes, each with {training.rows // ranks.size} rows", file=stdout, flush=True)
         if dry_run:
             return PretrainingResult(step=0)
 
         # Where the run stands.
-        torch.manual_seed(settings.system.seed)  # dropout; all else has generators of its own
         step, state, seconds = 0, bilm.zero_state(training.step_rows), 0.0
+        # Dropout; all else has generators of its own.
+        torch.manual_seed(ranks.seed(settings.system.seed, checkpoint.step if checkpoint is not None else 0))
         best: dict[str, Any] = {"score": -1e9, "step": None}
         info: dict[str, Any] | None = None
         evaluations: list[dict[str, Any]] = []
         initial: dict[str, Any] | None = {"weights": start.source} if start is not None else None
         if checkpoint is not None:
-            state = restore(checkpoint, bilm=bilm, softmax=softmax, optimizer=optimizer)
+            state = restore(checkpoint, bilm=bilm, softmax=softmax, optimizer=optimizer, ranks=ranks)
             step, seconds = checkpoint.step, checkpoint.record["seconds"]
             best, info = checkpoint.record["best"], checkpoint.record["info"]
             evaluations, initial = checkpoint.record.get("evaluations", []), checkpoint.record.get("initial")
@@ -189,46 +228,61 @@ def pretrain(
             return 0 < training.patience <= best.get("stale", 0)
 
         def finish() -> PretrainingResult:
-            if training.start_state == "warm":
-                folders = [output / name for name in (LAST, BEST)]
+            if ranks.first and training.start_state == "warm":
+                # Read as one process alone would.
+                rows, unroll_steps = training.step_rows, training.unroll_steps
+                whole = Stream(corpora.train, targets, rows=rows, unroll_steps=unroll_steps, seed=settings.system.seed)
                 store_start_states(
-                    folders, stream, corpora.train.types, sentences, settings=settings, device=device, stdout=stdout
+                    [output / name for name in (LAST, BEST)],
+                    whole,
+                    corpora.train.types,
+                    sentences,
+                    settings=settings,
+                    device=device,
+                    stdout=stdout,
                 )
             if initial is not None and info is not None:
                 scores = {entry["step"]: entry for entry in evaluations}
                 print(comparison(initial, scores[info["step"]], scores.get(best["step"])), file=stdout, flush=True)
-            _draw(output, stderr)
+            if ranks.first:
+                _draw(output, stderr)
             return PretrainingResult(
                 step=step, dev=_dev_of(info), best_step=best["step"], stopped_early=step < training.max_steps
             )
 
+        state = state.rows(own_rows)
         sentences = dev_sentences(corpora.dev, training.eval_tokens)
         if step >= training.max_steps or exhausted():
             print(f"Nothing to do: {step} of {training.max_steps} steps are done", file=stdout)
             return finish()
         if start is not None and checkpoint is None:
-            own = start.own_perplexity(sentences, device)
+            own = ranks.agreed(start.own_perplexity(sentences, device) if ranks.first else None)
             initial = {"weights": start.source, "own": None if own is None else own.scores()}
         start = None  # its memory
 
         training_step = TrainingStep(
-            bilm=bilm, softmax=softmax, optimizer=optimizer, types=corpora.train.types, settings=training
+            bilm=bilm, softmax=softmax, optimizer=optimizer, types=corpora.train.types, settings=training, ranks=ranks
         )
         if checkpoint is not None:
             training_step.restore(checkpoint)
-        losses = stack.enter_context(closing(LossesFile(output / LOSSES, earlier_losses)))
-        log_step, finish_log = settings.logger(_nlp_of(config), stdout, stderr)
-        stack.callback(finish_log)
-        stopped_by = stack.enter_context(_stop_signals())
+        log_step: LogStep = _no_log
+        losses: LossesFile | None = None
+        if ranks.first:
+            losses = stack.enter_context(closing(LossesFile(output / LOSSES, earlier_losses)))
+            log_step, finish_log = settings.logger(_nlp_of(config), stdout, stderr)
+            stack.callback(finish_log)
+        signals = stack.enter_context(_stop_signals(ranks))
 
         def save(name: str) -> None:
-            meta = model_meta(
-                settings, config, corpora, bilm, info=info, seconds=seconds, initial=initial, command=command
-            )
-            _save_model(output / name, *training_step.shown, vocabulary.words, config, meta)
+            if ranks.first:
+                meta = model_meta(
+                    settings, config, corpora, bilm, info=info, seconds=seconds, initial=initial, command=command
+                )
+                _save_model(output / name, *training_step.shown, vocabulary.words, config, meta)
 
         def save_state() -> None:
-            losses.sync()
+            if losses is not None:
+                losses.sync()
             record: dict[str, Any] = {
                 "best": best,
                 "info": info,
@@ -238,7 +292,7 @@ def pretrain(
             }
             record |= {"progress": training_step.record(), "evaluations": evaluations, "initial": initial}
             save_checkpoint(
-                output / CHECKPOINT,
+                step_folder(output / CHECKPOINTS, step),
                 step=step,
                 bilm=bilm,
                 softmax=softmax,
@@ -246,18 +300,23 @@ def pretrain(
                 state=state,
                 record=record,
                 more=training_step.tensors(),
+                ranks=ranks,
             )
+            if ranks.first:
+                keep_newest(output / CHECKPOINTS, step, training.keep)
 
         if info is not None:
             log_step({**info, "resumed_at": step})
         recent: list[float] = []  # losses since the last evaluation
         recent_seconds, learn_rate = 0.0, None
+        stopped_by = 0
         while True:
             # Evaluate: at the start, every so often, and at the end.
             due = step % training.eval_frequency == 0 or step == training.max_steps
             if info is None or (due and info["step"] < step):
+                # The first rank measures, and from its figures all decide alike.
                 started = time.perf_counter()
-                dev = evaluate(*training_step.shown, targets, sentences)
+                dev = ranks.agreed(evaluate(*training_step.shown, targets, sentences) if ranks.first else None)
                 evaluating = time.perf_counter() - started
                 if not math.isfinite(dev.joint):
                     raise PretrainingError(f"the dev {dev.name} at step {step} is not finite. {_kept(output)}")
@@ -273,7 +332,8 @@ def pretrain(
                 if initial is not None and step == 0:
                     initial = {**initial, "step_0": scores}
                 evaluations.append({"step": step, "score": dev.score, **scores})
-                write_evaluations(output / EVALUATIONS, evaluations)
+                if ranks.first:
+                    write_evaluations(output / EVALUATIONS, evaluations)
                 # What is left: steps, and the evaluations between them.
                 steps_left = training.max_steps - step
                 info = {
@@ -304,9 +364,10 @@ def pretrain(
             if step >= training.max_steps or exhausted():
                 save_state()
                 break
+            stopped_by = ranks.largest(signals[:1] or [0])[0]
             if stopped_by:
                 save_state()
-                print(f"Stopped by signal {stopped_by[0]} at step {step}: go on with --resume", file=stdout, flush=True)
+                print(f"Stopped by signal {stopped_by} at step {step}: go on with --resume", file=stdout, flush=True)
                 break
             if (
                 step > 0
@@ -328,7 +389,8 @@ def pretrain(
             learn_rate = result.learn_rate if result.learn_rate is not None else learn_rate
             if result.skipped is None:
                 recent.append(result.loss)
-            losses.write({"step": step, **result.entry()})
+            if losses is not None:
+                losses.write({"step": step, **result.entry()})
             if result.note:
                 print(f"Step {step}: {result.note}", file=stdout, flush=True)
             log_step(None)
@@ -341,10 +403,9 @@ def pretrain(
                 flush=True,
             )
         elif step < training.max_steps:
-            _draw(output, stderr)
-            return PretrainingResult(
-                step=step, dev=_dev_of(info), best_step=best["step"], stopped_by=stopped_by[0] if stopped_by else None
-            )
+            if ranks.first:
+                _draw(output, stderr)
+            return PretrainingResult(step=step, dev=_dev_of(info), best_step=best["step"], stopped_by=stopped_by)
         return finish()
 
 
@@ -357,14 +418,19 @@ def _check_resumable(checkpoint: Checkpoint, config: Config, output: Path) -> No
         )
 
 
-def _device(gpu_id: int) -> torch.device:
+def _device(gpu_id: int, ranks: Ranks) -> torch.device:
     if gpu_id < 0:
         return torch.device("cpu")
+    if ranks.size > 1:
+        gpu_id = ranks.local  # each of a machine's processes has one of its own
     if gpu_id >= torch.cuda.device_count():
+        wanted = f"process {ranks.rank} needs GPU {gpu_id}" if ranks.size > 1 else f"system.gpu_id is {gpu_id}"
         raise PretrainingError(
-            f"system.gpu_id is {gpu_id}, but torch finds {torch.cuda.device_count()} CUDA devices: "
+            f"{wanted}, but torch finds {torch.cuda.device_count()} CUDA devices: "
             "use -1 for the CPU, or install a torch that fits your GPU's driver"
         )
+    if ranks.size > 1:
+        torch.cuda.set_device(gpu_id)  # for what NCCL makes there
     return torch.device(f"cuda:{gpu_id}")
 
 
@@ -382,8 +448,11 @@ def _torch_state(threads: int, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """Collect the first SIGINT or SIGTERM instead of dying of it; a second one acts as ever."""
+def _stop_signals(ranks: Ranks) -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM instead of dying of them; a second one acts as ever.
+
+    Not so under torchrun: Ctrl-C comes from the terminal and again from torchrun, which itself ends who takes too long.
+    """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received  # only the main thread may set handlers
@@ -396,7 +465,8 @@ def _stop_signals() -> Iterator[list[int]]:
 
     def handle(number: int, frame: object) -> None:
         received.append(number)
-        reset()
+        if ranks.size == 1:
+            reset()
 
     for number in previous:
         signal.signal(number, handle)
@@ -427,8 +497,8 @@ def _out_of_memory_explained(config: Config, output: Path) -> Iterator[None]:
 
 
 def _kept(output: Path) -> str:
-    found = existing_folder(output / CHECKPOINT)
-    return f"The last good state is kept in {found}" if found else "There was no checkpoint yet"
+    found = step_folders(output / CHECKPOINTS)
+    return f"The last good state is kept in {found[0]}" if found else "There was no checkpoint yet"
 
 
 def _draw(output: Path, stderr: IO[str]) -> None:
@@ -470,3 +540,7 @@ def _save_model(
         config.to_disk(new / "pretrain.cfg")
         (new / "meta.json").write_text(json.dumps(meta, indent=1, ensure_ascii=False), encoding="utf8")
         (new / README).write_text(model_card(meta, config), encoding="utf8")
+
+
+def _no_log(info: dict[str, Any] | None) -> None:
+    """The logger of all ranks but the first."""

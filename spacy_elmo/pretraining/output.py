@@ -12,14 +12,15 @@ from typing import Any
 
 from ..errors import PretrainingError, WeightsError
 from ..weights.files import replacing
-from .checkpoint import restore_folder
+from .checkpoint import STATE_FILE, restore_folder, step_folders
 from .locks import locked
 
-CHECKPOINT = "checkpoint"
+CHECKPOINTS = "checkpoints"
 BEST, LAST = "model-best", "model-last"
 LOSSES = "losses.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 LOCK = ".lock"
+_OF_OLD = "checkpoint"  # the only one that was kept before there were several
 _ELSEWHERE = "choose another output folder, or move it away"
 
 
@@ -50,15 +51,22 @@ def check_output(output: Path, *, resume: bool) -> None:
     resume: whether what an earlier run left may be there.
     Raises PretrainingError.
     """
-    folders = [output / name for name in (CHECKPOINT, BEST, LAST)]
+    folders = [output / name for name in (CHECKPOINTS, BEST, LAST)]
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise PretrainingError(
-            f"{CHECKPOINT}, {BEST} and {LAST} in {output} are links to one folder: give each its own"
+            f"{CHECKPOINTS}, {BEST} and {LAST} in {output} are links to one folder: give each its own"
         )
     for folder in folders:
         restore_folder(folder)
         if folder.exists() and not folder.is_dir():
             raise PretrainingError(f"{folder} is a file, not a folder of `elmo pretrain`: {_ELSEWHERE}")
+    for old in sorted((output / CHECKPOINTS).glob("step-*.old")):
+        restore_folder(old.with_suffix(""))
+    if (output / _OF_OLD / STATE_FILE).is_file():
+        raise PretrainingError(
+            f"{output / _OF_OLD} was written by a version that kept one checkpoint only, and is not read any more: "
+            "go on with that version, or move it away to start anew"
+        )
     # A checkpoint is checked by the one who reads it.
     for folder in folders[1:]:
         if folder.exists() and not _is_pretrained(folder):
@@ -67,7 +75,9 @@ def check_output(output: Path, *, resume: bool) -> None:
     for file in files:
         if file.exists() and not file.is_file():
             raise PretrainingError(f"{file} is not a file: {_ELSEWHERE}")
-    present = [path.name for path in (*folders, *files) if path.exists()]
+    present = [path.name for path in (*folders[1:], *files) if path.exists()]
+    if step_folders(folders[0]):
+        present.insert(0, CHECKPOINTS)
     if present and not resume:
         raise PretrainingError(
             f"{output} holds a run already ({', '.join(present)}): continue it with --resume, or choose another folder"

@@ -17,6 +17,7 @@ from ..bilm.output_layer import OutputLayer
 from ..errors import PretrainingError
 from .averaging import Averages
 from .checkpoint import Checkpoint
+from .distributed import ALONE, Ranks
 from .schedules import LearnRate, Progress
 from .streams import Window
 from .undo import Undo
@@ -88,6 +89,7 @@ class TrainingStep:
     bilm, softmax, optimizer: on one device; the optimizer's learning rates are the peaks of the schedule.
     types: the corpus's word types, which a window's ``type_rows`` number.
     settings: [training] of the config.
+    ranks: those who share the step. Windows and states are of this rank's rows, losses and gradients of all.
 
     progress (Progress): what the run has gone through.
     """
@@ -100,11 +102,13 @@ class TrainingStep:
         optimizer: torch.optim.Optimizer,
         types: Sequence[str],
         settings: TrainingSettings,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.bilm = bilm
         self.softmax = softmax
         self.optimizer = optimizer
         self.settings = settings
+        self._ranks = ranks
         self.progress = Progress()
         self._peaks = [group["lr"] for group in optimizer.param_groups]
         self._learn_rate = LearnRate(settings)
@@ -176,12 +180,15 @@ class TrainingStep:
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()
             losses.append(torch.stack([forward.detach(), backward.detach()]))
             states.append(after)
+        # Here and before anything is decided: what is not finite on one rank is so on all.
+        self._ranks.share_gradients(self._parameters)
+        mean = self._ranks.mean(torch.stack(losses).mean(dim=0))
         if self._scaler is not None:
             self._scaler.unscale_(self.optimizer)
         norms = [torch.linalg.vector_norm(gradient) for gradient in merged_gradients(self._parameters)]
         norm = torch.linalg.vector_norm(torch.stack(norms))
         # A GPU is waited for here only, and just before, where rows were merged.
-        *means, length = torch.cat([torch.stack(losses).mean(dim=0), norm[None]]).tolist()
+        *means, length = torch.cat([mean, norm[None]]).tolist()
         return means, length, BiLMState.joined(states)
 
     def _losses(self, window: Window, state: BiLMState, step: int) -> tuple[Tensor, Tensor, BiLMState]:

@@ -52,16 +52,27 @@ class Stream:
     Memory: four bytes a type and 28 a document, of at most `MOST_PIECES` pieces; all else stays on disk.
     """
 
-    def __init__(self, corpus: EncodedCorpus, targets: Targets, *, rows: int, unroll_steps: int, seed: int) -> None:
+    def __init__(
+        self,
+        corpus: EncodedCorpus,
+        targets: Targets,
+        *,
+        rows: int,
+        unroll_steps: int,
+        seed: int,
+        own: slice = slice(None),
+    ) -> None:
         """Prepare the windows.
 
         targets: what is predicted of each type. rows: B. unroll_steps: T. seed: of the orders of the documents.
+        own: which of the rows the windows have.
         RAISES: CorpusError if the corpus does not fill one window.
         """
         if rows < 1 or unroll_steps < 1:
             raise PretrainingError(f"rows is {rows} and unroll_steps {unroll_steps}: both must be 1 or more")
         self.rows = rows
         self.unroll_steps = unroll_steps
+        self._own_rows = np.arange(rows)[own]
         self.seed = seed
         self._ids = corpus.ids
         self._targets = targets.ids(corpus.types).astype(np.int32)
@@ -98,7 +109,7 @@ class Stream:
         epoch, index = divmod(step, self.steps_per_epoch)
         order, starts = self._piece_order(epoch)
         # Positions in the epoch's layout, then the same steps in the order of the corpus.
-        row_starts = np.arange(self.rows) * (self.steps_per_epoch * self.unroll_steps) + index * self.unroll_steps
+        row_starts = self._own_rows * (self.steps_per_epoch * self.unroll_steps) + index * self.unroll_steps
         positions = row_starts[:, None] + np.arange(self.unroll_steps)
         place = np.searchsorted(starts, positions, side="right") - 1
         piece = order[place]
@@ -115,7 +126,7 @@ class Stream:
         backward_next = np.where(at_end, BOS_TYPE, self._words(first + n - 1 - k, at_end))
         backward = np.where(at_start, EOS_TYPE, self._words(first + n - k, at_start))
         type_rows, inverse = np.unique(np.stack([forward, backward]), return_inverse=True)
-        inverse = inverse.reshape(2, self.rows, self.unroll_steps)
+        inverse = inverse.reshape(2, len(row_starts), self.unroll_steps)
         return Window(
             type_rows=type_rows,
             forward=inverse[0],

@@ -79,7 +79,10 @@ def test_corpus_encodes_once(call: Call, arguments: Arguments, tmp_path: Path) -
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch")
-def test_on_spacys_command_line_sigterm_saves_and_stops(arguments: Arguments, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_on_spacys_command_line_a_signal_saves_and_stops(
+    arguments: Arguments, tmp_path: Path, sent: signal.Signals, code: int
+) -> None:
     output = tmp_path / "out"
     command = arguments("pretrain", output, training__max_steps=100_000, training__eval_frequency=100_000)
     # Entry points of this checkout, without the user's overrides.
@@ -94,9 +97,10 @@ def test_on_spacys_command_line_sigterm_saves_and_stops(arguments: Arguments, tm
         losses = output / "losses.jsonl"
         while process.poll() is None and not (losses.exists() and losses.read_bytes().count(b"\n") >= 5):
             time.sleep(0.01)
-        process.terminate()
+        process.send_signal(sent)
         printed, _ = process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM, printed
+    assert process.returncode == code, printed
     assert "--resume" in printed
-    state = json.loads((output / "checkpoint" / "state.json").read_text(encoding="utf8"))
-    assert state["step"] == losses.read_bytes().count(b"\n")
+    done = losses.read_bytes().count(b"\n")
+    state = json.loads((output / "checkpoints" / f"step-{done:06d}" / "state.json").read_text(encoding="utf8"))
+    assert state["step"] == done

@@ -1,27 +1,41 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+import spacy_elmo
 from spacy_elmo.bilm.config import BiLMConfig
 from spacy_elmo.bilm.model import BiLM, BiLMState
 from spacy_elmo.bilm.softmax import FullSoftmax
 from spacy_elmo.errors import PretrainingError
 from spacy_elmo.pretraining.checkpoint import (
     STATE_FILE,
+    SUMS_FILE,
     TENSORS_FILE,
+    DamagedError,
     existing_folder,
+    keep_newest,
     load_checkpoint,
+    newest_checkpoint,
     replaced_folder,
     restore,
     restore_folder,
     save_checkpoint,
+    step_folder,
+    write_sums,
 )
 from spacy_elmo.pretraining.optimizers import adagrad, adamw
 
@@ -76,9 +90,8 @@ def test_everything_comes_back_to_the_bit(tmp_path: Path, make_optimizer) -> Non
     other_bilm, other_softmax = parts(1)
     other_optimizer = make_optimizer([*other_bilm.parameters(), *other_softmax.parameters()])
     checkpoint = load_checkpoint(tmp_path / "c")
-    assert checkpoint is not None
     assert checkpoint.step == 1
-    assert checkpoint.record == RECORD
+    assert checkpoint.record == {"spacy_elmo": spacy_elmo.__version__, **RECORD}
     other_state = restore(checkpoint, bilm=other_bilm, softmax=other_softmax, optimizer=other_optimizer)
     other_state = update(other_bilm, other_softmax, other_optimizer, other_state)
     for name, tensor in {**bilm.state_dict(), **softmax.state_dict()}.items():
@@ -93,14 +106,15 @@ def test_the_new_configs_learning_rate_counts_after_a_resume(tmp_path: Path) -> 
     state = update(bilm, softmax, optimizer, bilm.zero_state(2))
     save_checkpoint(tmp_path / "c", step=1, bilm=bilm, softmax=softmax, optimizer=optimizer, state=state, record=RECORD)
     checkpoint = load_checkpoint(tmp_path / "c")
-    assert checkpoint is not None
     slower = adamw(0.001)([*bilm.parameters(), *softmax.parameters()])
     restore(checkpoint, bilm=bilm, softmax=softmax, optimizer=slower)
     assert [group["lr"] for group in slower.param_groups] == [0.001, 0.001]
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:
-    assert load_checkpoint(tmp_path / "nothing") is None
+    assert newest_checkpoint(tmp_path / "nothing", print) is None
+    (tmp_path / "step-000003.new").mkdir()  # unfinished
+    assert newest_checkpoint(tmp_path, print) is None
 
 
 def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
@@ -112,6 +126,7 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
     )
     file = folder / TENSORS_FILE
     file.write_bytes(file.read_bytes()[:100])
+    write_sums(folder)
     with pytest.raises(PretrainingError, match=str(folder)):
         load_checkpoint(folder)
 
@@ -128,7 +143,7 @@ def saved(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        *((lambda state, key=key: state.pop(key), key) for key in ("format", "step", *RECORD)),
+        *((lambda state, key=key: state.pop(key), key) for key in ("format", "spacy_elmo", "step", *RECORD)),
         (lambda state: state.update(step="1"), "step"),
         (lambda state: state.update(step=-1), "step"),
         (lambda state: state.update(seconds=None), "seconds"),
@@ -146,6 +161,7 @@ def test_a_damaged_state_names_the_file_and_the_key(
     state = json.loads(file.read_text(encoding="utf8"))
     damage(state)
     file.write_text(json.dumps(state), encoding="utf8")
+    write_sums(tmp_path / "c")
     with pytest.raises(PretrainingError, match=rf"(?s){STATE_FILE} is damaged .*{named}"):
         load_checkpoint(tmp_path / "c")
 
@@ -153,6 +169,7 @@ def test_a_damaged_state_names_the_file_and_the_key(
 @pytest.mark.parametrize("text", ["[]", "3", "null", '{"format": 1', '{"format": 9}', ""])
 def test_a_state_that_is_something_else(tmp_path: Path, text: str) -> None:
     (saved(tmp_path / "c") / STATE_FILE).write_text(text, encoding="utf8")
+    write_sums(tmp_path / "c")
     with pytest.raises(PretrainingError, match=STATE_FILE):
         load_checkpoint(tmp_path / "c")
 
@@ -169,6 +186,7 @@ def test_a_damaged_tensor_is_named(tmp_path: Path, name: str, how: str) -> None:
     if how == "shape":
         tensors[name] = tensor[:1].clone()
     save_file(tensors, file)
+    write_sums(tmp_path / "c")
     with pytest.raises(PretrainingError, match=rf"{TENSORS_FILE} is damaged \({name} missing"):
         load_checkpoint(tmp_path / "c")
 
@@ -176,6 +194,7 @@ def test_a_damaged_tensor_is_named(tmp_path: Path, name: str, how: str) -> None:
 def test_an_optimizer_without_its_state_is_never_resumed_afresh(tmp_path: Path) -> None:
     file = saved(tmp_path / "c") / TENSORS_FILE
     save_file({key: value for key, value in load_file(file).items() if not key.startswith("optimizer/")}, file)
+    write_sums(tmp_path / "c")
     with pytest.raises(PretrainingError, match=r"optimizer/0\.exp_avg"):
         load_checkpoint(tmp_path / "c")
 
@@ -183,7 +202,6 @@ def test_an_optimizer_without_its_state_is_never_resumed_afresh(tmp_path: Path) 
 def test_tensors_of_another_kind_are_one_error(tmp_path: Path) -> None:
     saved(tmp_path / "c")
     checkpoint = load_checkpoint(tmp_path / "c")
-    assert checkpoint is not None
     checkpoint.tensors["random/cpu"] = torch.zeros(3)  # no bytes
     bilm, softmax = parts(1)
     optimizer = adamw(0.01)([*bilm.parameters(), *softmax.parameters()])
@@ -243,3 +261,92 @@ def test_what_cannot_be_written_names_the_folder(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("a file where a folder must be made")
     with pytest.raises(PretrainingError, match=r"cannot write .*deep"), replaced_folder(tmp_path / "f" / "deep"):
         raise AssertionError("never entered")
+
+
+# ----------------------------------------------------------------------------------------------------- several of them
+
+
+def several(folder: Path, *steps: int) -> Path:
+    """Checkpoints of these steps, each whole. The state of all is that of step 1."""
+    one = saved(folder.parent / "one")
+    for step in steps:
+        target = step_folder(folder, step)
+        shutil.copytree(one, target)
+        state = json.loads((target / STATE_FILE).read_text(encoding="utf8"))
+        (target / STATE_FILE).write_text(json.dumps({**state, "step": step}), encoding="utf8")
+        write_sums(target)
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_sums_are_those_of_sha256sum(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "c")
+    expected = [
+        f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}" for name in (STATE_FILE, TENSORS_FILE)
+    ]
+    assert (folder / SUMS_FILE).read_text(encoding="ascii").splitlines() == expected
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_changed_byte_goes_unnoticed(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = saved(Path(name) / "c")
+        file = folder / data.draw(st.sampled_from([STATE_FILE, TENSORS_FILE, SUMS_FILE]))
+        content = bytearray(file.read_bytes())
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place] ^= data.draw(st.integers(1, 255))
+        file.write_bytes(content)
+        with pytest.raises(DamagedError, match=str(folder)):
+            load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", [STATE_FILE, TENSORS_FILE, SUMS_FILE])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: os.truncate(file, 10), lambda file: os.truncate(file, 0)])
+def test_a_damaged_newest_one_falls_back_to_the_one_before_and_says_so(
+    tmp_path: Path, name: str, damage: Callable[[Path], object]
+) -> None:
+    folder = several(tmp_path / "all", 5, 900_000, 1_000_000)  # in the order of numbers
+    damage(step_folder(folder, 1_000_000) / name)
+    said: list[str] = []
+    checkpoint = newest_checkpoint(folder, said.append)
+    assert checkpoint is not None
+    assert checkpoint.step == 900_000
+    assert checkpoint.folder == folder / "step-900000"
+    assert len(said) == 1
+    assert re.match(rf"{folder}/step-1000000/.*: going back to the checkpoint before$", said[0])
+    assert "start anew" not in said[0]
+    damage(step_folder(folder, 900_000) / name)
+    damage(step_folder(folder, 5) / name)
+    with pytest.raises(DamagedError, match=r"step-1000000/.* \(and 2 older ones are damaged too\)"):
+        newest_checkpoint(folder, said.append)
+    assert len(said) == 1
+
+
+def test_another_version_is_not_fallen_back_from(tmp_path: Path) -> None:
+    folder = several(tmp_path / "all", 5, 6)
+    file = step_folder(folder, 6) / STATE_FILE
+    file.write_text(file.read_text(encoding="utf8").replace('"format": 2', '"format": 9'), encoding="utf8")
+    write_sums(file.parent)
+    with pytest.raises(PretrainingError, match=r"step-000006.* was written by another version"):
+        newest_checkpoint(folder, print)
+
+
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    folder = several(tmp_path / "all", 5, 10, 15, 20)
+    (folder / "step-000012.new").mkdir()  # a killed process was writing it
+    (folder / "step-000010-of-mine").mkdir()
+    (folder / "notes.txt").write_text("mine")
+    keep_newest(folder, 20, 2)
+    assert names(folder) == ["notes.txt", "step-000010-of-mine", "step-000015", "step-000020"]
+    keep_newest(folder, 20, 1)
+    assert names(folder) == ["notes.txt", "step-000010-of-mine", "step-000020"]
+
+
+def test_what_was_gone_back_from_goes_with_the_next_one(tmp_path: Path) -> None:
+    folder = several(tmp_path / "all", 5, 10, 15)
+    keep_newest(folder, 10, 3)
+    assert names(folder) == ["step-000005", "step-000010"]

@@ -21,7 +21,7 @@ from torch import Tensor
 from spacy_elmo.bilm.model import BiLM
 from spacy_elmo.bilm.softmax import FullSoftmax
 from spacy_elmo.errors import CorpusError, PretrainingError
-from spacy_elmo.pretraining.checkpoint import load_checkpoint
+from spacy_elmo.pretraining.checkpoint import newest_checkpoint
 from spacy_elmo.pretraining.config import resolve
 from spacy_elmo.pretraining.loop import PretrainingResult, pretrain
 from spacy_elmo.pretraining.measure import measure
@@ -207,7 +207,7 @@ def test_a_killed_run_goes_on_to_the_bit(toy_config: MakeConfig, tmp_path: Path)
     assert process.returncode == -signal.SIGKILL, errors.decode()
     done = losses.read_bytes().count(b"\n")
     assert until <= done < steps
-    checkpoint = load_checkpoint(output / "checkpoint")
+    checkpoint = newest_checkpoint(output / "checkpoints", print)
     assert checkpoint is None or 0 < checkpoint.step <= done + 1
 
     resumed, text = run(config, output, resume=True)
@@ -250,7 +250,7 @@ def test_what_is_not_finite_stops_the_run_and_the_last_good_state_stays(
 
     with pytest.raises(PretrainingError, match=rf"{how} at step 9 is .*{tmp_path.name}"):
         run(config(8), tmp_path / "out")
-    checkpoint = load_checkpoint(tmp_path / "out" / "checkpoint")
+    checkpoint = newest_checkpoint(tmp_path / "out" / "checkpoints", print)
     assert checkpoint is not None
     assert checkpoint.step == 6
     assert all(torch.isfinite(tensor).all() for tensor in checkpoint.tensors.values() if tensor.is_floating_point())
@@ -271,7 +271,7 @@ def test_a_folder_with_a_run_is_not_overwritten(toy_config: MakeConfig, tmp_path
     before = (tmp_path / "out" / "losses.jsonl").read_bytes()
     with pytest.raises(
         PretrainingError,
-        match=r"holds a run already \(checkpoint, model-best, model-last, losses.jsonl, evaluations.jsonl\).*--resume",
+        match=r"holds a run already \(checkpoints, model-best, model-last, losses.jsonl, evaluations.jsonl\).*--resume",
     ):
         run(toy_config(), tmp_path / "out")
     with pytest.raises(PretrainingError, match=r"model\.lstm_dim, training\.rows"):

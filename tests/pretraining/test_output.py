@@ -21,7 +21,7 @@ from spacy_elmo.weights import load_bilm
 
 from .conftest import MakeConfig
 
-FOLDERS = ("checkpoint", "model-best", "model-last")
+FOLDERS = ("checkpoints", "model-best", "model-last")
 FILES = ("losses.jsonl", "evaluations.jsonl")
 CURVE = ("training_curve.svg", "training_curve.png")  # where matplotlib is installed
 
@@ -71,12 +71,30 @@ def test_files_in_the_places_of_folders(toy_config: MakeConfig, tmp_path: Path, 
 
 
 def test_a_checkpoint_of_others(toy_config: MakeConfig, tmp_path: Path) -> None:
-    (tmp_path / "checkpoint").mkdir()
-    (tmp_path / "checkpoint" / "pytorch_model.bin").write_bytes(b"mine")
+    others = tmp_path / "checkpoints" / "step-100"
+    others.mkdir(parents=True)
+    (others / "pytorch_model.bin").write_bytes(b"mine")
     for resume in (False, True):
         with pytest.raises(PretrainingError, match="checkpoint"):
             run(toy_config(), tmp_path, resume=resume)
-    assert contents(tmp_path) == {"checkpoint/pytorch_model.bin": b"mine"}
+    assert contents(tmp_path) == {"checkpoints/step-100/pytorch_model.bin": b"mine"}
+
+
+def test_other_files_beside_the_checkpoints_stay(toy_config: MakeConfig, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "step-100-of-mine").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "epoch=1.ckpt").write_bytes(b"mine")
+    run(toy_config(training__max_steps=2), tmp_path)
+    names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert names == {"step-000002", "step-100-of-mine", "epoch=1.ckpt"}
+
+
+def test_the_one_checkpoint_of_an_older_version_is_refused(toy_config: MakeConfig, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "state.json").write_text('{"format": 1}', encoding="utf8")
+    for resume in (False, True):
+        with pytest.raises(PretrainingError, match="checkpoint was written by a version that kept one checkpoint only"):
+            run(toy_config(), tmp_path, resume=resume)
+    assert contents(tmp_path) == {"checkpoint/state.json": b'{"format": 1}'}
 
 
 def test_losses_that_are_a_folder_or_of_others(toy_config: MakeConfig, tmp_path: Path) -> None:
@@ -110,9 +128,9 @@ def test_whatever_an_earlier_run_left_is_replaced_only_when_asked(
 def test_only_the_previous_model_is_left_by_a_kill_between_two_renames(toy_config: MakeConfig, tmp_path: Path) -> None:
     output = tmp_path / "out"
     run(toy_config(training__max_steps=2), output)
-    for name in FOLDERS:
+    for name in ("checkpoints/step-000002", *FOLDERS[1:]):
         (output / name).rename(output / f"{name}.old")
-    with pytest.raises(PretrainingError, match=r"checkpoint, model-best, model-last.*--resume"):
+    with pytest.raises(PretrainingError, match=r"checkpoints, model-best, model-last.*--resume"):
         run(toy_config(), output)
     assert {path.name for path in output.iterdir()} - {*CURVE} == {*FOLDERS, *FILES}
     load_bilm(output / "model-best")
@@ -183,10 +201,37 @@ def test_a_cache_that_cannot_be_a_folder(toy_config: MakeConfig, tmp_path: Path,
         run(toy_config(paths__cache=str(tmp_path / place)), tmp_path / "out")
 
 
+# -------------------------------------------------------------------------------------------------- damaged checkpoints
+
+
+def test_a_run_goes_back_to_the_checkpoint_before_a_damaged_one(toy_config: MakeConfig, tmp_path: Path) -> None:
+    def config(steps: int, keep: int) -> Any:
+        return toy_config(
+            training__max_steps=steps,
+            training__checkpoint_frequency=4,
+            training__keep=keep,
+            training__schedule="constant",
+        )
+
+    run(config(16, 2), tmp_path / "whole")
+    output = tmp_path / "out"
+    run(config(12, 3), output)
+    assert sorted(path.name for path in (output / "checkpoints").iterdir()) == [f"step-{n:06d}" for n in (4, 8, 12)]
+    tensors = output / "checkpoints" / "step-000012" / "tensors.safetensors"
+    tensors.write_bytes(tensors.read_bytes().replace(b"\x3f", b"\x3e"))
+    stdout = io.StringIO()
+    pretrain(config(16, 2), output, resume=True, stdout=stdout, stderr=io.StringIO())
+    assert f"{tensors} is damaged (another checksum than in SHA256SUMS): going back" in stdout.getvalue()
+    assert "Resuming at step 8" in stdout.getvalue()
+    for name in ("losses.jsonl", "model-last/model.safetensors", "checkpoints/step-000012/tensors.safetensors"):
+        assert (output / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert sorted(path.name for path in (output / "checkpoints").iterdir()) == ["step-000012", "step-000016"]
+
+
 # ---------------------------------------------------------------------------------------------------------- full disks
 
 
-@pytest.mark.parametrize(("n_bytes", "named"), [(250, "losses.jsonl"), (20_000, "(model-last|checkpoint)")])
+@pytest.mark.parametrize(("n_bytes", "named"), [(250, "losses.jsonl"), (20_000, "(model-last|checkpoints)")])
 def test_a_full_disk_names_the_path_and_leaves_the_last_checkpoint(
     toy_config: MakeConfig, tmp_path: Path, n_bytes: int, named: str
 ) -> None:
@@ -195,12 +240,30 @@ def test_a_full_disk_names_the_path_and_leaves_the_last_checkpoint(
     longer = toy_config(training__max_steps=6, training__checkpoint_frequency=3, training__schedule="constant")
     with largest_file(n_bytes), pytest.raises(PretrainingError, match=f"cannot write .*{named}"):
         run(longer, output, resume=True)
-    checkpoint = load_checkpoint(output / "checkpoint")
-    assert checkpoint is not None
-    assert checkpoint.step == 2
+    assert [path.name for path in (output / "checkpoints").iterdir()] == ["step-000002"]
+    assert load_checkpoint(output / "checkpoints" / "step-000002").step == 2
     assert {path.name for path in output.iterdir()} - {*CURVE} == {*FOLDERS, *FILES}
     assert run(longer, output, resume=True).step == 6
     assert len((output / "losses.jsonl").read_bytes().splitlines()) == 6
+
+
+def test_a_disk_that_is_full_for_a_checkpoint_alone(toy_config: MakeConfig, tmp_path: Path) -> None:
+    def config(steps: int) -> Any:
+        return toy_config(
+            training__max_steps=steps,
+            training__eval_frequency=100,
+            training__checkpoint_frequency=2,
+            training__schedule="constant",
+        )
+
+    run(config(8), tmp_path / "whole")
+    output = tmp_path / "out"
+    run(config(4), output)
+    with largest_file(20_000), pytest.raises(PretrainingError, match=r"cannot write .*step-000006.* before is kept"):
+        run(config(8), output, resume=True)
+    assert sorted(path.name for path in (output / "checkpoints").iterdir()) == ["step-000002", "step-000004"]
+    assert run(config(8), output, resume=True).step == 8
+    assert (output / "losses.jsonl").read_bytes() == (tmp_path / "whole" / "losses.jsonl").read_bytes()
 
 
 def test_a_full_disk_while_the_text_is_encoded(toy_config: MakeConfig, tmp_path: Path) -> None:

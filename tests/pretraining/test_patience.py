@@ -52,9 +52,7 @@ def test_it_ends_after_so_many_evaluations_without_a_better_one(worsening: MakeC
     assert max(scores[16], scores[20]) < scores[12]
     for name, step in (("model-best", 12), ("model-last", 20)):
         assert json.loads((tmp_path / "out" / name / "meta.json").read_text(encoding="utf8"))["step"] == step
-    checkpoint = load_checkpoint(tmp_path / "out" / "checkpoint")
-    assert checkpoint is not None
-    assert checkpoint.step == 20
+    assert load_checkpoint(tmp_path / "out" / "checkpoints" / "step-000020").step == 20
 
 
 def test_its_count_survives_a_stop(worsening: MakeConfig, tmp_path: Path) -> None:

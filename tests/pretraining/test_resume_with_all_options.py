@@ -10,13 +10,14 @@ import random
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from spacy_elmo.pretraining.checkpoint import load_checkpoint
+from spacy_elmo.pretraining.checkpoint import newest_checkpoint
 from spacy_elmo.pretraining.loop import pretrain
 from spacy_elmo.weights import load_bilm, load_softmax
 
@@ -88,7 +89,7 @@ def test_killed_at_random_steps(toy_config: MakeConfig, tmp_path: Path, name: st
         one, other = output / folder, tmp_path / "whole" / folder
         assert same_weights(load_bilm(one), load_bilm(other)), (folder, stops)
         assert same_weights(load_softmax(one), load_softmax(other)), (folder, stops)
-    killed, whole = (load_checkpoint(path / "checkpoint") for path in (output, tmp_path / "whole"))
+    killed, whole = (newest_checkpoint(path / "checkpoints", print) for path in (output, tmp_path / "whole"))
     assert killed is not None
     assert whole is not None
     assert killed.record["progress"] == whole.record["progress"]
@@ -103,3 +104,66 @@ def test_killed_at_random_steps(toy_config: MakeConfig, tmp_path: Path, name: st
     assert all(torch.equal(last[key], averages[key]) for key in last)
     assert any(not torch.equal(last[key], value) for key, value in killed.group("bilm").items())
     assert (progress["plateau"] < 1.0) == (name == "halve")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork, no SIGKILL")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
+def test_killed_twenty_times_at_random_instants(toy_config: MakeConfig, tmp_path: Path) -> None:
+    """Half of them at any instant, the start and evaluations included, half of them while a checkpoint is written."""
+
+    def config(steps: int) -> Any:
+        return toy_config(**{**EVERYTHING, "training__max_steps": steps, "training__eval_frequency": 10})
+
+    output = tmp_path / "killed"
+    losses = output / "losses.jsonl"
+
+    def unfinished(pattern: str) -> set[tuple[Path, int]]:
+        """Folders that are being written, or that a killed process left so."""
+        found = set()
+        for path in output.glob(pattern):
+            with suppress(FileNotFoundError):
+                found.add((path, path.stat().st_mtime_ns))
+        return found
+
+    seed = random.randrange(1 << 32)
+    draw = random.Random(seed)
+    found = {"killed": 0, "writing a checkpoint": 0, "writing a model": 0, "before its first step": 0}
+    for number in range(20):
+        before = losses.read_bytes() if losses.exists() else b""
+        left = unfinished("*/*.new") | unfinished("*.new")
+        process = multiprocessing.get_context("fork").Process(target=train, args=(config(100_000), output, True))
+        process.start()
+        assert process.pid is not None
+        # Each run gets somewhere, so that there is something to lose.
+        until = before.count(b"\n") + draw.randrange(1, 15) if number % 2 or not before else 0
+        while process.is_alive() and not (losses.exists() and losses.read_bytes().count(b"\n") >= until):
+            time.sleep(0.001)
+        if number % 2:
+            while process.is_alive() and not unfinished("checkpoints/*.new") - left:
+                pass
+            time.sleep(draw.uniform(0.0, 0.004))
+        else:
+            time.sleep(draw.uniform(0.0, 3.0))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, seed
+        found["killed"] += 1
+        found["writing a checkpoint"] += bool(unfinished("checkpoints/*.new") - left)
+        found["writing a model"] += bool(unfinished("model-*.new") - left)
+        found["before its first step"] += losses.exists() and losses.read_bytes() == before
+    steps = losses.read_bytes().count(b"\n") + 10
+    train(config(steps), output, True)
+    train(config(steps), tmp_path / "whole", False)
+
+    print(f"{found}, {steps} steps, seed {seed}")
+    assert found["writing a checkpoint"] >= 3, (found, seed)
+    newest = f"checkpoints/step-{steps:06d}/tensors.safetensors"
+    models = [
+        f"{folder}/{name}"
+        for folder in ("model-best", "model-last")
+        for name in ("config.json", "model.safetensors", "softmax.safetensors", "vocabulary.txt")
+    ]
+    for name in ("losses.jsonl", newest, *models):
+        assert (output / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), (name, seed)
+    assert not list(output.rglob("*.new")) + list(output.rglob("*.old"))

@@ -13,6 +13,7 @@ from spacy_elmo.bilm.model import BiLM
 from spacy_elmo.bilm.softmax import FullSoftmax, SampledSoftmax, _expected_counts, sample_log_uniform
 from spacy_elmo.errors import PretrainingError
 from spacy_elmo.pretraining.config import TrainingSettings
+from spacy_elmo.pretraining.distributed import ALONE, Ranks
 from spacy_elmo.pretraining.optimizers import adagrad, adamw
 from spacy_elmo.pretraining.step import TrainingStep, merged_gradients
 from spacy_elmo.pretraining.streams import Window
@@ -45,12 +46,17 @@ def parts(objective: str = "sampled", **options: Any) -> tuple[BiLM, FullSoftmax
 
 
 def training_step(
-    bilm: BiLM, softmax: FullSoftmax, optimizer: Any = None, **settings: Any
+    bilm: BiLM, softmax: FullSoftmax, optimizer: Any = None, ranks: Ranks = ALONE, **settings: Any
 ) -> tuple[TrainingStep, torch.optim.Optimizer]:
     optimizer = (optimizer or adagrad(0.2))([*bilm.parameters(), *softmax.parameters()])
     fixed = {"rows": ROWS, "unroll_steps": STEPS, "dropout": 0.0, "schedule": "constant", **settings}
     step = TrainingStep(
-        bilm=bilm, softmax=softmax, optimizer=optimizer, types=TYPES, settings=TrainingSettings(**fixed)
+        bilm=bilm,
+        softmax=softmax,
+        optimizer=optimizer,
+        types=TYPES,
+        settings=TrainingSettings(**fixed),
+        ranks=ranks,
     )
     return step, optimizer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from spacy_elmo.pretraining.warm import with_warm_state
 from spacy_elmo.weights import load_bilm
 
 from .conftest import MakeConfig
+from .processes import on_ranks
 
 VOCAB = spacy.blank("en").vocab
 DOCUMENTS = [[["a", "b"], ["c"], ["d", "a", "b"]], [["b"], ["d", "d"]], [["c", "a"]], [["a"], ["c", "b", "d", "a"]]]
@@ -142,3 +144,35 @@ def test_documents_of_one_sentence_are_refused_at_once(toy_config: MakeConfig, t
     with pytest.raises(PretrainingError, match="has one sentence only"):
         run(config, tmp_path / "out")
     assert not (tmp_path / "out" / "losses.jsonl").exists()
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="forks, which torch does not like there")
+def test_two_processes_end_as_one_does(toy_config: MakeConfig, tmp_path: Path) -> None:
+    run(toy_config(training__max_steps=4), tmp_path / "first")
+
+    def config() -> Any:
+        return toy_config(
+            initialize__weights=str(tmp_path / "first" / "model-last"),
+            objective={"@misc": "spacy-elmo.full_softmax.v1"},
+            training__reset="document",
+            training__start_state="warm",
+            training__dropout=0.0,
+            training__max_steps=6,
+            training__eval_frequency=3,
+        )
+
+    text = run(config(), tmp_path / "one")
+    assert "before, with its own vocabulary" in text
+    found = on_ranks(2, pretrain, config(), tmp_path / "two")
+    assert [result.step for result in found] == [6, 6], found
+    for name in ("model-best", "model-last"):
+        one, two = (load_bilm(tmp_path / which / name).state_dict() for which in ("one", "two"))
+        assert "start_forward_cell" in one
+        for key, value in one.items():
+            torch.testing.assert_close(two[key], value, atol=1e-4, rtol=1e-3)
+    first, second = (
+        json.loads((tmp_path / which / "model-best" / "meta.json").read_text(encoding="utf8"))
+        for which in ("one", "two")
+    )
+    assert second["start_state"]["warm"] == pytest.approx(first["start_state"]["warm"], rel=1e-3)
+    assert second["initialize"]["own"] == pytest.approx(first["initialize"]["own"])
