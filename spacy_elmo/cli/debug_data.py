@@ -16,7 +16,10 @@ def debug_data(
     config: Path = typer.Argument(..., help="Config file of the run"),
     as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON"),
 ) -> None:
-    """Look at the text of a config: size, vocabulary, duplicates, oddities, and what to do about them."""
+    """Look at the text of a config: size, vocabulary, duplicates, oddities, and what to do about them.
+
+    Values of the config can be changed: --paths.raw my_text.txt
+    """
     with clean_errors():
         from ..pretraining.config import load_config, resolve
         from ..pretraining.debug_data import debug_data as look

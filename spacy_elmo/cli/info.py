@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import typer
 
+from ..errors import ElmoError
 from .errors import clean_errors
 
 if TYPE_CHECKING:
@@ -19,15 +20,22 @@ _LONGEST = 60  # characters of one value of meta.json
 
 # Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def info(
-    model: Path = typer.Argument(..., help="Weights of any format that spacy-elmo reads"),
+    model: Path = typer.Argument(..., help="Weights of any format that spacy-elmo reads, or a pipeline with `elmo`"),
     weights: Optional[Path] = typer.Option(None, help="Of options at MODEL, if they lie elsewhere"),  # noqa: UP045
+    component: Optional[str] = typer.Option(None, help="Of a pipeline: the component whose biLM is meant"),  # noqa: UP045
     as_json: bool = typer.Option(False, "--json", help="Everything, as JSON"),
 ) -> None:
     """What a biLM's files hold: family, sizes, parameters, vocabulary, softmax, where it comes from."""
     with clean_errors():
-        from ..weights.summary import summary
+        from ..pipeline.saved_bilm import bilm_of_pipeline, is_pipeline
+        from ..weights.summary import summary, summary_of
 
-        found = summary(model, weights)
+        if is_pipeline(model):
+            found = summary_of(bilm_of_pipeline(model, component), family="pipeline of spaCy", path=model)
+        elif component is not None:
+            raise ElmoError(f"--component is for pipelines, and {model} is none")
+        else:
+            found = summary(model, weights)
         if as_json:
             typer.echo(json.dumps(found.as_dict(), indent=1))
         else:

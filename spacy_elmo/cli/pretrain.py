@@ -38,7 +38,10 @@ def corpus(
     ctx: typer.Context,
     config: Path = typer.Argument(..., help="Config file of the run"),
 ) -> None:
-    """Encode the corpora of a config, as `elmo pretrain` would do first."""
+    """Encode the corpora of a config, as `elmo pretrain` would do first.
+
+    Values of the config can be changed: --paths.raw my_text.txt
+    """
     with clean_errors():
         from ..pretraining.config import load_config, resolve
         from ..pretraining.prepare import prepare_corpora

@@ -218,6 +218,12 @@ def load_config(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
         config = Config().from_str(text, overrides=overrides, interpolate=False).interpolate()
     except (ConfigValidationError, configparser.Error, ValueError, OSError) as error:
         raise PretrainingError(f"cannot read the config {path}: {_message(error)}") from error
+    # [paths] is open to variables of the file's own, so nothing else would notice a misspelt one.
+    for key in overrides:
+        section, _, name = key.partition(".")
+        if section == "paths" and name not in PathsSettings.model_fields and name not in written.get("paths", {}):
+            known = sorted({*PathsSettings.model_fields, *written.get("paths", {})})
+            raise PretrainingError(f"no such setting: {key}. [paths] has {', '.join(known)}")
     paths = config.setdefault("paths", {})
     # An empty string is what a project variable without a value leaves on the command line.
     for section, keys in ((paths, ("raw", "dev")), (config.get("initialize", {}), ("weights",))):

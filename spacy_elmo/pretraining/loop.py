@@ -410,12 +410,28 @@ def _pretrain(
 
 
 def _check_resumable(checkpoint: Checkpoint, config: Config, output: Path) -> None:
-    changed = changed_keys(checkpoint.record["config"], config)
+    before = checkpoint.record["config"]
+    changed = changed_keys(before, config)
+    if changed and all(key.startswith("corpora.") for key in changed):
+        raise PretrainingError(
+            f"the run in {output} was begun on {_text_of(before)} and cannot go on with {_text_of(config)}: "
+            "give it the text that it had (--paths.raw), or choose another folder for a new run"
+        )
     if changed:
         raise PretrainingError(
             f"the run in {output} cannot go on with another {', '.join(changed)}: "
             "give it the values of its checkpoint, or choose another folder for a new run"
         )
+
+
+def _text_of(config: Mapping[str, Any]) -> str:
+    """What a config's readers read, in words."""
+    found = []
+    for name, reader in config["corpora"].items():
+        if reader:
+            said = [f"{key} {value}" for key, value in reader.items() if key != "@readers" and value]
+            found.append(f"{name} text {reader['@readers']} ({', '.join(said)})")
+    return " and ".join(found)
 
 
 def _device(gpu_id: int, ranks: Ranks) -> torch.device:

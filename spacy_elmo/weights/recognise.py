@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,6 +51,8 @@ from .vocabulary import SOFTMAX_VOCABULARY_NAME, SPECIAL_WORDS, bilm_tf_words, c
 Family = Literal["spacy-elmo", "bilm-tf HDF5", "bilm-tf checkpoint", "bilm-tf token embeddings", "ELMoForManyLangs"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
+# What `elmo pretrain` calls the model to use, in the folder of a run.
+BEST_NAME = "model-best"
 _PICKLE_MAGIC = b"\x80"
 _MANY_LANGS_SUFFIXES = (".pkl", ".dic", ".json")
 
@@ -219,8 +221,17 @@ def _folder(folder: Path) -> Found:
     raise WeightsError(
         f"{folder}: holds no biLM: neither {MODEL_NAME} nor {OPTIONS_NAME} with an .hdf5 file or a TensorFlow "
         f"checkpoint, nor ELMoForManyLangs' {listed(list(MANY_LANGS_NAMES))} (found: {listed(names) or 'nothing'})"
-        f"{interrupted(folder)}"
+        f"{interrupted(folder)}{_meant(folder, names)}"
     )
+
+
+def _meant(folder: Path, names: Sequence[str]) -> str:
+    """What to add to the error about a folder that is something else of ours; empty if it is not."""
+    if BEST_NAME in names:
+        return f"; did you mean {folder / BEST_NAME}?"
+    if {"config.cfg", "meta.json"} <= set(names):
+        return "; it looks like a pipeline of spaCy, whose biLM `python -m spacy elmo convert` takes out"
+    return ""
 
 
 def _model_folder(root: Path) -> Path:

@@ -13,7 +13,7 @@ from ..bilm.model import BiLM
 from ..errors import WeightsError
 from .files import exists, read_json
 from .layout import OutputShape
-from .recognise import Family, Found, recognised
+from .recognise import Found, recognised
 from .vocabulary import find_vocabulary, read_words
 
 META_NAME = "meta.json"
@@ -64,7 +64,7 @@ class Summary:
     meta: what `meta.json` holds. problems: what lies beside the weights and is broken, or does not fit them.
     """
 
-    family: Family
+    family: str
     path: Path
     config: BiLMConfig
     parameters: Mapping[str, int]
@@ -126,7 +126,7 @@ def summary(path: Path | str, weights: Path | str | None = None) -> Summary:
         return replace(result, problems=tuple(problems))
 
 
-def summary_of(bilm: BiLM, *, family: Family, path: Path) -> Summary:
+def summary_of(bilm: BiLM, *, family: str, path: Path) -> Summary:
     """What a biLM is that was loaded from a path."""
     config = bilm.config
     parameters = dict.fromkeys(_PARTS.values(), 0)

@@ -223,3 +223,24 @@ def test_output_layers_of_other_kinds(call: Call, model: Path, tmp_path: Path) -
     assert expected in lines("info", source)
     assert "with its output layer" in lines("convert", source, tmp_path / "continuous")
     assert type(load_softmax(tmp_path / "continuous")) is ContinuousOutput
+
+
+def test_info_of_a_pipeline(call: Call, model: Path, tmp_path: Path) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", name="mine").load_weights(load_bilm(model))  # type: ignore[attr-defined]
+    nlp.to_disk(tmp_path / "pipeline")
+    done = call("info", tmp_path / "pipeline")
+    assert done.exit_code == 0
+    assert "pipeline of spaCy" in done.output
+    assert re.search(r"vectors +3 layers of width 16", done.output)
+    assert call("info", tmp_path / "pipeline", "--component", "other").exit_code == 1
+    done = call("info", model, "--component", "mine")
+    assert "is for pipelines" in done.output
+
+
+def test_what_was_meant_is_said(call: Call, model: Path, tmp_path: Path) -> None:
+    done = call("info", model.parent)
+    assert f"did you mean {model}?" in " ".join(done.output.split()).replace("/ ", "/")
+    spacy.blank("en").to_disk(tmp_path / "pipeline")
+    done = call("perplexity", tmp_path / "pipeline")
+    assert "whose biLM `python -m spacy elmo convert` takes out" in " ".join(done.output.split())
