@@ -32,7 +32,7 @@ from ..errors import ElmoError, shown
 from ..text_forms import TextForm, checked_text_form, doc_words, normalized
 from ..weights import load_bilm
 from .formats import Record, format_of
-from .partial_file import PartialFile
+from .partial_file import PartialFile, names_beside
 from .text_lines import Line, TextLines
 
 Layers = Literal["all", "mean", "top"] | int
@@ -118,9 +118,15 @@ def embed_file(
     elif not isinstance(texts, Iterable):
         raise ElmoError(f"texts are paths of files, not {shown(texts)}")
     lines = TextLines([_checked_path(path, "a text") for path in texts])
-    if any(os.path.exists(output) and os.path.samefile(path, output) for path in lines.paths):
-        raise ElmoError(f"{output} is one of the texts: give another name for the vectors")
+    if not isinstance(weights, BiLM):
+        weights = _checked_path(weights, "weights, if no biLM,")
     file_format = format_of(output)
+    for path in (output, *names_beside(output)):
+        if os.path.exists(path):
+            for source in [*lines.paths, *([] if isinstance(weights, BiLM) else [weights])]:
+                if os.path.exists(source) and os.path.samefile(path, source):
+                    what = "the weights" if source is weights else "one of the texts"
+                    raise ElmoError(f"{path} is {what}: give another name for the vectors")
     if not isinstance(dtype, str) or dtype not in get_args(Dtype):
         raise ElmoError(f"dtype is one of {', '.join(get_args(Dtype))}, not {shown(dtype)}")
     if state is not None and (not isinstance(state, str) or state not in get_args(State)):
@@ -137,7 +143,7 @@ def embed_file(
     batch_words = None if batch_words is None else _checked_count(batch_words, "batch_words")
     max_length = _checked_count(max_length, "max_length")
     split = _Splitter(checked_text_form(text), lang, pretokenized)
-    bilm = weights if isinstance(weights, BiLM) else load_bilm(_checked_path(weights, "weights, if no biLM,"))
+    bilm = weights if isinstance(weights, BiLM) else load_bilm(weights)
     layer = _checked_layer(layers, bilm.config.n_layers)
     encode = _Encoder(bilm, layer, np.dtype(dtype), checked_precision(precision), state, max_length)
     if batch_words is None:

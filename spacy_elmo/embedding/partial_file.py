@@ -56,9 +56,8 @@ class PartialFile(io.RawIOBase):
         super().__init__()
         self.output = output
         self.overwrite = overwrite
-        self.path = output.with_name(output.name + ".partial")
-        self.journal_path = output.with_name(output.name + ".journal")
-        self.product = self.path if in_place else output.with_name(output.name + ".new")
+        self.path, self.journal_path, product = names_beside(output)
+        self.product = self.path if in_place else product
         self.records = self.words = 0
         self.last: dict[str, Any] = {}
         self.notes: list[Any] = []
@@ -370,6 +369,11 @@ class PartialFile(io.RawIOBase):
             except OSError as error:
                 self._error = error
         return self._size
+
+
+def names_beside(output: Path) -> list[Path]:
+    """Of the partial file, of the journal, and of a product that is made apart."""
+    return [output.with_name(output.name + suffix) for suffix in (".partial", ".journal", ".new")]
 
 
 def _is_file(path: Path) -> bool:
