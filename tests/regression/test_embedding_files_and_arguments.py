@@ -75,7 +75,7 @@ def test_what_may_not_be_read_is_one_line(
         text.chmod(0)
         result = CliRunner().invoke(elmo_cli, [*arguments, "--force"])
         assert result.exit_code == 1
-        assert "cannot be read: Permission denied" in result.output
+        assert "cannot be read: Permission denied" in " ".join(result.output.split())
 
 
 # ------------------------------------------------------------------------------------------------- names of the output
