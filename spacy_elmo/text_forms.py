@@ -14,7 +14,7 @@ import numpy as np
 import spacy
 from spacy.tokens import Doc
 
-from .errors import ElmoError
+from .errors import ElmoError, shown
 
 # Words of a text in their order -> as many words.
 Normalizer: TypeAlias = Callable[[Sequence[str]], list[str]]
@@ -44,19 +44,26 @@ def checked_text_form(text: Any) -> TextForm:
         return text
     raise ElmoError(
         f"text is one of {', '.join(map(repr, FORMS))}, or a function from words to as many words (a block such as "
-        f'{{"@misc": "spacy-elmo.ptb_brackets.v1"}}), not {text!r:.80}'
+        f'{{"@misc": "spacy-elmo.ptb_brackets.v1"}}), not {shown(text)}'
     )
 
 
 def text_form_named(name: str) -> TextForm:
     """A form by its name: "orth", "lower", "norm", or that of a registered function without arguments.
 
+    RETURNS: the form; a function has the block that makes it in its attribute ``config``.
     Raises ElmoError for anything else.
     """
     if name in FORMS:
         return name
     try:
-        return checked_text_form(spacy.registry.resolve({"text": {"@misc": name}})["text"])
+        form = checked_text_form(spacy.registry.resolve({"text": {"@misc": name}})["text"])
+        if isinstance(form, str) or getattr(form, "config", None) is not None:
+            return form
+        # Not every function takes attributes, and this one is another's.
+        named = partial(form)
+        named.config = {"@misc": name}  # type: ignore[attr-defined]
+        return named
     except ElmoError:
         raise
     except Exception as error:  # what is registered under a name may want arguments, or do anything
@@ -94,7 +101,7 @@ def doc_words(doc: Doc, text: TextForm = "orth") -> tuple[list[str], np.ndarray]
 
 def normalized(words: list[str], normalizer: Normalizer) -> list[str]:
     """Words as a function has them. Raises ElmoError where it gives something else than as many strings."""
-    given = normalizer(words)
+    given = normalizer(list(words))  # a copy: what a function does to its list shall not reach ours
     if not isinstance(given, list) or len(given) != len(words) or not set(map(type, given)) <= {str}:
         count = f"{len(given)} entries" if isinstance(given, list) else f"{given!r:.80}"
         raise ElmoError(f"text: {normalizer!r:.80} must give a list of {len(words)} strings for as many, not {count}")

@@ -12,9 +12,12 @@ from .errors import clean_errors
 
 # List[...], Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def embed(
-    texts: List[Path] = typer.Argument(..., help="Files of text, a sentence a line"),  # noqa: UP006
-    output: Path = typer.Argument(..., help="File to write: .h5 or .hdf5 (bilm-tf's layout), .npz or .parquet"),
-    weights: Path = typer.Option(..., help="Weights of any format that spacy-elmo reads"),
+    # readable=False: what cannot be read is said below, in one line; click would do it in its own way.
+    texts: List[Path] = typer.Argument(..., help="Files of text, a sentence a line", readable=False),  # noqa: UP006
+    output: Path = typer.Argument(
+        ..., help="File to write: .h5 or .hdf5 (bilm-tf's layout), .npz or .parquet", readable=False
+    ),
+    weights: Path = typer.Option(..., help="Weights of any format that spacy-elmo reads", readable=False),
     layers: str = typer.Option("all", help="all, mean, top, or the number of one, from 0"),
     dtype: str = typer.Option("float32", help="Of the vectors: float32 or float16"),
     precision: str = typer.Option("float32", help="Of matrix products: float32 or bfloat16"),
@@ -22,7 +25,9 @@ def embed(
         None, help="zero, warm, or carry: from line to line, as bilm-tf's dump does [default: the weights' own policy]"
     ),
     pretokenized: bool = typer.Option(False, "--pretokenized", help="Words are divided by white space"),
-    lang: str = typer.Option("en", help="Language of the tokenizer"),
+    lang: Optional[str] = typer.Option(  # noqa: UP045
+        None, help="Language of the tokenizer [default: that in the meta.json of the weights, or en]"
+    ),
     text: str = typer.Option(
         "orth",
         help="What the biLM reads of a word: orth, lower, norm, or a registered function such as "
@@ -44,7 +49,7 @@ def embed(
             texts,
             output,
             weights,
-            layers=int(layers) if layers.isdecimal() else layers,  # type: ignore[arg-type]
+            layers=int(layers) if layers.isdecimal() and len(layers) < 10 else layers,  # type: ignore[arg-type]
             dtype=dtype,  # type: ignore[arg-type]
             precision=checked_precision(precision),
             state=state,  # type: ignore[arg-type]

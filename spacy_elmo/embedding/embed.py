@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import operator
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
+from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import safetensors.torch
@@ -24,11 +28,12 @@ from tqdm import tqdm
 from ..bilm import BiLM
 from ..bilm.matmul import Precision, checked_precision
 from ..bilm.model import BiLMState
-from ..errors import ElmoError
+from ..errors import ElmoError, WeightsError, shown
 from ..text_forms import TextForm, checked_text_form, doc_words, normalized
 from ..weights import load_bilm
+from ..weights.files import read_json
 from .formats import Record, format_of
-from .partial_file import PartialFile
+from .partial_file import PartialFile, names_beside
 from .text_lines import Line, TextLines
 
 Layers = Literal["all", "mean", "top"] | int
@@ -39,7 +44,8 @@ State = Literal["zero", "warm", "carry"]
 BYTES_PER_STEP = 100 * 10**6
 FEWEST_WORDS, MOST_WORDS = 256, 65_536
 # Of the files' layout and of the journal: a run of another version does not go on.
-FORMAT = 1
+FORMAT = 2
+MOST = 2**31 - 1  # of what is counted in an argument
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ def embed_file(
     precision: Precision = "float32",
     state: State | None = None,
     pretokenized: bool = False,
-    lang: str = "en",
+    lang: str | None = None,
     text: TextForm = "orth",
     batch_words: int | None = None,
     max_length: int = 512,
@@ -96,8 +102,11 @@ def embed_file(
     dtype: of the vectors. precision: of the biLM's matrix products, as in ``BiLM.encode``.
     state: where the LSTMs start: "zero", "warm", None (the weights' own policy): every sentence by itself. "carry":
         each where the one before ended, one after another, as bilm-tf's dump does; slow.
-    pretokenized: words are what white space divides; else what spaCy's tokenizer of ``lang`` finds.
-    text: what the biLM reads of a word: "orth", "lower", "norm", or what a function makes of a line's words.
+    pretokenized: words are what white space divides; else what spaCy's tokenizer of ``lang`` finds. None: the language in the
+        ``meta.json`` of the folder of weights, as pretraining writes it, or else "en".
+    text: what the biLM reads of a word: "orth", "lower", "norm", or what a function makes of a line's words. A run goes
+        on with the same function, which another process knows by its attribute ``config``, a config's block, or by the
+        name that it has in its module.
     batch_words: words that are computed and written at a time. None: as many as make 100 MB of vectors.
     max_length: steps that run at once; longer lines run in windows, with the same result.
     resume: False: what an unfinished run left is thrown away. overwrite: an existing output is replaced.
@@ -105,18 +114,37 @@ def embed_file(
     Raises CorpusError for text that cannot be read (naming file and line), WeightsError for weights, ElmoError for
         settings that make no sense or differ from those of the unfinished run, and for files that cannot be written.
     """
-    output = Path(output)
-    lines = TextLines([Path(path) for path in ([texts] if isinstance(texts, (str, Path)) else texts)])
-    if any(output.exists() and path.exists() and path.samefile(output) for path in lines.paths):
-        raise ElmoError(f"{output} is one of the texts: give another name for the vectors")
+    output = _checked_path(output, "output")
+    if isinstance(texts, (str, os.PathLike)):
+        texts = [texts]
+    elif not isinstance(texts, Iterable):
+        raise ElmoError(f"texts are paths of files, not {shown(texts)}")
+    lines = TextLines([_checked_path(path, "a text") for path in texts])
+    if not isinstance(weights, BiLM):
+        weights = _checked_path(weights, "weights, if no biLM,")
     file_format = format_of(output)
-    if dtype not in get_args(Dtype):
-        raise ElmoError(f"dtype is one of {', '.join(get_args(Dtype))}, not {dtype!r}")
-    if state not in (None, *get_args(State)):
-        raise ElmoError(f"state is one of {', '.join(get_args(State))} or None, not {state!r}")
-    if batch_words is not None and (not isinstance(batch_words, int) or batch_words < 1):
-        raise ElmoError(f"batch_words is at least 1, not {batch_words!r}")
-    split = _Splitter(checked_text_form(text), lang, pretokenized)
+    for path in (output, *names_beside(output)):
+        if os.path.exists(path):
+            for source in [*lines.paths, *([] if isinstance(weights, BiLM) else [weights])]:
+                if os.path.exists(source) and os.path.samefile(path, source):
+                    what = "the weights" if source is weights else "one of the texts"
+                    raise ElmoError(f"{path} is {what}: give another name for the vectors")
+    if not isinstance(dtype, str) or dtype not in get_args(Dtype):
+        raise ElmoError(f"dtype is one of {', '.join(get_args(Dtype))}, not {shown(dtype)}")
+    if state is not None and (not isinstance(state, str) or state not in get_args(State)):
+        raise ElmoError(f"state is one of {', '.join(get_args(State))} or None, not {shown(state)}")
+    for name, value, kind in (
+        ("lang", "en" if lang is None else lang, str),
+        ("precision", precision, str),
+        ("pretokenized", pretokenized, bool),
+        ("resume", resume, bool),
+        ("overwrite", overwrite, bool),
+    ):
+        if not isinstance(value, kind):
+            raise ElmoError(f"{name} is a {kind.__name__}, not {shown(value)}")
+    batch_words = None if batch_words is None else _checked_count(batch_words, "batch_words")
+    max_length = _checked_count(max_length, "max_length")
+    split = _Splitter(checked_text_form(text), _lang_of(weights) if lang is None else lang, pretokenized)
     bilm = weights if isinstance(weights, BiLM) else load_bilm(weights)
     layer = _checked_layer(layers, bilm.config.n_layers)
     encode = _Encoder(bilm, layer, np.dtype(dtype), checked_precision(precision), state, max_length)
@@ -125,7 +153,7 @@ def embed_file(
         batch_words = min(max(most, FEWEST_WORDS), MOST_WORDS)
     settings = {
         "format": FORMAT,
-        "texts": lines.fingerprint,
+        "texts": [dict(zip(("file", "size", "changed"), one, strict=True)) for one in lines.fingerprint],
         "weights": _digest(bilm),
         "layers": layer,
         "dtype": dtype,
@@ -145,6 +173,11 @@ def embed_file(
             rest = iter(lines)
             for _ in islice(rest, file.records):
                 pass
+            if file.records and lines.digest != file.last["text"]:
+                raise ElmoError(
+                    f"{file.path} was begun with another text: its first {file.records} lines are not what they were. "
+                    "Begin anew (--no-resume)"
+                )
             with tqdm(
                 total=lines.size,
                 initial=lines.position,
@@ -161,7 +194,8 @@ def embed_file(
                     ]
                     note = writer.write(file.records, records)
                     words = sum(len(record.tokens) for record in records)
-                    file.commit(records=len(records), words=words, note=note, state=encode.carried())
+                    state_now = encode.carried()
+                    file.commit(records=len(records), words=words, note=note, state=state_now, text=lines.digest)
                     bar.update(lines.position - bar.n)
             if not file.records:
                 raise ElmoError(f"there is no line of text in {', '.join(map(str, lines.paths))}")
@@ -171,18 +205,39 @@ def embed_file(
 
 
 def _checked_layer(layers: Any, n_layers: int) -> str | int:
-    if layers in ("all", "mean"):
-        return str(layers)
-    if layers == "top":
-        return n_layers
-    if isinstance(layers, int) and not isinstance(layers, bool) and 0 <= layers <= n_layers:
+    if isinstance(layers, str) and layers in ("all", "mean"):
         return layers
-    raise ElmoError(f"layers is 'all', 'mean', 'top', or the number of one, 0 to {n_layers}, not {layers!r}")
+    number = n_layers if isinstance(layers, str) and layers == "top" else _integer(layers)
+    if number is not None and 0 <= number <= n_layers:
+        return number
+    raise ElmoError(f"layers is 'all', 'mean', 'top', or the number of one, 0 to {n_layers}, not {shown(layers)}")
+
+
+def _checked_count(value: Any, name: str) -> int:
+    number = _integer(value)
+    if number is None or not 1 <= number <= MOST:
+        raise ElmoError(f"{name} is a number from 1 to {MOST:,}, not {shown(value)}")
+    return number
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def _checked_path(value: Any, name: str) -> Path:
+    try:
+        return Path(value)
+    except TypeError as error:
+        raise ElmoError(f"{name} is a path, a str or a Path, not {shown(value)}") from error
 
 
 def _digest(bilm: BiLM) -> str:
     """Tells weights apart, wherever they lie."""
-    digest = hashlib.sha256(json.dumps([bilm.config.to_options(), bilm.vocabulary], sort_keys=True).encode())
+    described = [bilm.config.to_options(), bilm.vocabulary, bilm.characters]
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for name, tensor in sorted(bilm.state_dict().items()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
@@ -217,10 +272,8 @@ class _Splitter:
 
     def settings(self) -> dict[str, Any]:
         """All that the words depend on."""
-        text = self._text
-        if not isinstance(text, str):
-            text = getattr(text, "config", None) or f"{getattr(text, '__module__', '')}.{text!r}"
-        known = None if self._nlp is None else [self._nlp.lang, spacy.__version__]
+        text = self._text if isinstance(self._text, str) else _known_by(self._text)
+        known = None if self._nlp is None else {"lang": self._nlp.lang, "version": spacy.__version__}
         return {"pretokenized": self._pretokenized, "text": text, "spacy": known}
 
     def memory(self) -> AbstractContextManager[Any]:
@@ -240,6 +293,42 @@ class _Splitter:
             return _Sentence(line, tokens, tokens if self._text == "orth" else doc_words(doc, self._text)[0])
         except ElmoError as error:
             raise ElmoError(f"{line}: {error}") from error
+
+
+# Of functions that nothing else tells apart. An address does not: it is another's when a function is gone.
+_keys: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def _known_by(function: Any) -> Any:
+    """What tells a function from all others: its config, or its name in its module; else it is known here only."""
+    config = getattr(function, "config", None)
+    if isinstance(config, dict) and config:
+        try:
+            return json.loads(json.dumps(config))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ElmoError(f"text: the attribute `config` of {shown(function)} is no block of a config") from error
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if isinstance(module, str) and isinstance(name, str):
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is function:
+            return f"{module}.{name}"
+    key = uuid4().hex
+    with suppress(TypeError):  # what cannot be a key is another function each time
+        key = _keys.setdefault(function, key)
+    name = name if isinstance(name, str) else type(function).__name__
+    return f"a function without `config`, to be known by ({name:.80}, {key})"
+
+
+def _lang_of(weights: BiLM | Path) -> str:
+    """The language that the weights' own folder names."""
+    meta: object = None
+    if not isinstance(weights, BiLM):
+        with suppress(WeightsError):  # there is none, or it is another program's
+            meta = read_json(weights / "meta.json")
+    lang = meta.get("lang") if isinstance(meta, dict) else None
+    return lang if isinstance(lang, str) else "en"
 
 
 def blank_pipeline(lang: str) -> Language:

@@ -1,6 +1,7 @@
 """A file that is made in steps, each of which is done whole or not at all, wherever the process is killed.
 
-Beside OUT lie OUT.partial, which grows, and OUT.journal: JSON, a line a step, the first one the settings. A step
+Beside OUT lie OUT.partial, which grows, and OUT.journal: JSON and its CRC-32, a line a step, the first one the
+settings. A step
 
 1. appends to the partial file at once: bytes past those of the last step count for nothing yet;
 2. keeps in memory what it writes over bytes of earlier steps (HDF5 does so with its tables of names);
@@ -17,6 +18,9 @@ import base64
 import io
 import json
 import os
+import stat
+import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +29,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import ElmoError
+
+# What a journal begins with: nothing else is taken for one, and overwritten.
+_BEGINNING = b'{"journal of":"spacy-elmo embed",'
+_DIFFERENCES = 4  # between settings, that are told at most
 
 
 class PartialFile(io.RawIOBase):
@@ -48,9 +56,8 @@ class PartialFile(io.RawIOBase):
         super().__init__()
         self.output = output
         self.overwrite = overwrite
-        self.path = output.with_name(output.name + ".partial")
-        self.journal_path = output.with_name(output.name + ".journal")
-        self.product = self.path if in_place else output.with_name(output.name + ".new")
+        self.path, self.journal_path, product = names_beside(output)
+        self.product = self.path if in_place else product
         self.records = self.words = 0
         self.last: dict[str, Any] = {}
         self.notes: list[Any] = []
@@ -62,27 +69,37 @@ class PartialFile(io.RawIOBase):
         self._error: OSError | None = None
         try:
             self._open(json.loads(json.dumps(settings)), resume)
-        except OSError as error:
+        except BaseException as error:
+            if self._journal is not None and not os.fstat(self._journal.fileno()).st_size:
+                with suppress(OSError):
+                    self._remove_journal()
             self.release()
-            raise self._failure(error) from error
-        except BaseException:
-            self.release()
+            if isinstance(error, OSError):
+                raise self._failure(error) from error
             raise
 
     # ------------------------------------------------------------------------------------------------ opening, ending
 
     def _open(self, settings: dict[str, Any], resume: bool) -> None:
-        if self.output.is_dir():
-            raise ElmoError(f"{self.output} is a folder: give the name of a file")
-        begun_before = self.journal_path.exists()
-        if self.output.exists() and not self.overwrite and not begun_before:
+        made = _is_file(self.output)
+        begun_before = _is_file(self.journal_path)
+        if made and not self.overwrite and not begun_before:
             raise self._exists()
-        if resume and self.path.exists() and not begun_before:
-            raise ElmoError(f"{self.path} lies there without its journal: begin anew (--no-resume), or remove it")
+        for path in (self.path, self.product):
+            if _is_file(path) and resume and not begun_before:
+                raise ElmoError(f"{path} lies there without its journal: begin anew (--no-resume), or remove it")
         self.output.parent.mkdir(parents=True, exist_ok=True)
         self._journal = open(self.journal_path, "ab", buffering=0)  # noqa: SIM115 - locked as long as this is open
-        if not _locked(self._journal) or not self.journal_path.exists():  # gone: its process has just ended
+        if not _locked(self._journal) or not self._journal_is_there():
+            self._journal.close()
+            self._journal = None
             raise ElmoError(f"{self.output} is being written by another process")
+        with open(self.journal_path, "rb") as file:
+            head = file.read(len(_BEGINNING))
+        if not _BEGINNING.startswith(head):  # shorter: cut off
+            raise ElmoError(
+                f"{self.journal_path} is no journal of such a file: move it, or give the vectors another name"
+            )
         begun = self._read_journal(settings) if resume else 0
         if self.final and not self.product.exists():
             if self.output.exists():
@@ -98,7 +115,7 @@ class PartialFile(io.RawIOBase):
         if not begun:
             self.last, self.notes = {}, []
             self._file.truncate(0)
-            self._note({"settings": settings})
+            self._note({"journal of": "spacy-elmo embed", "settings": settings})
             return
         self._size = self._committed = self.last.get("size", 0)
         if os.fstat(self._file.fileno()).st_size < self._size:
@@ -116,7 +133,10 @@ class PartialFile(io.RawIOBase):
             if not line.endswith(b"\n"):
                 break
             try:
-                entry = json.loads(line)
+                text, sum_of_it = line[:-1].rsplit(b" ", 1)
+                if int(sum_of_it, 16) != zlib.crc32(text):
+                    raise ValueError("another sum")
+                entry = json.loads(text)
                 if number == 0:
                     self._check_settings(entry["settings"], settings)
                 elif "final" in entry:
@@ -126,7 +146,7 @@ class PartialFile(io.RawIOBase):
                     self.last = entry
                     if entry["note"] is not None:
                         self.notes.append(entry["note"])
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 if isinstance(error, ElmoError):
                     raise
                 raise ElmoError(f"{self.journal_path}, line {number + 1}: damaged. Begin anew (--no-resume)") from error
@@ -135,8 +155,8 @@ class PartialFile(io.RawIOBase):
 
     def _check_settings(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         if before != now:
-            names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-            what = "; ".join(f"{name} was {before.get(name)!r:.60}, is {now.get(name)!r:.60}" for name in names)
+            differences = list(_differences(before, now))
+            what = "; ".join(differences[:_DIFFERENCES]) + ("; …" if len(differences) > _DIFFERENCES else "")
             raise ElmoError(
                 f"{self.path} was begun with other settings ({what}): give the same ones to go on, or begin anew "
                 "(--no-resume)"
@@ -158,8 +178,7 @@ class PartialFile(io.RawIOBase):
                     raise self._exists()
                 os.replace(self.product, self.output)
             self.path.unlink(missing_ok=True)
-            self.release()
-            self.journal_path.unlink(missing_ok=True)
+            self._remove_journal()
         except OSError as error:
             raise self._failure(error) from error
 
@@ -167,12 +186,12 @@ class PartialFile(io.RawIOBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the files. Where no step was done, nothing is left."""
-        opened = self._file is not None
+        if self._file is not None and not self.records and not self.final:
+            self._close_file()
+            with suppress(OSError):
+                self.path.unlink()
+                self._remove_journal()
         self.release()
-        if opened and not self.records and not self.final:
-            for path in (self.path, self.journal_path):
-                with suppress(OSError):
-                    path.unlink()
 
     def release(self) -> None:
         """Close the files, as they are."""
@@ -180,6 +199,24 @@ class PartialFile(io.RawIOBase):
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+    def _journal_is_there(self) -> bool:
+        """Whether the journal that was locked is the one of its name: another process may just have removed it."""
+        assert self._journal is not None
+        try:
+            return os.path.samestat(os.fstat(self._journal.fileno()), os.stat(self.journal_path))
+        except FileNotFoundError:
+            return False
+
+    def _remove_journal(self) -> None:
+        """Remove it while it is locked, so that nobody's but ours is; Windows removes no open file."""
+        if os.name == "nt":
+            self.release()
+            with suppress(PermissionError):  # another process has it now
+                self.journal_path.unlink(missing_ok=True)
+        else:
+            self.journal_path.unlink(missing_ok=True)
+            self.release()
 
     def _close_file(self) -> None:
         if self._file is not None:
@@ -235,7 +272,8 @@ class PartialFile(io.RawIOBase):
 
     def _note(self, entry: dict[str, Any]) -> None:
         assert self._journal is not None
-        rest = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+        rest = json.dumps(entry, separators=(",", ":")).encode()
+        rest += b" %08x\n" % zlib.crc32(rest)
         while rest:
             rest = rest[self._journal.write(rest) or 0 :]
         os.fsync(self._journal.fileno())
@@ -251,7 +289,7 @@ class PartialFile(io.RawIOBase):
         return ElmoError(f"{self.output} exists: it is replaced only where that is asked for (--force)")
 
     def _failure(self, error: OSError) -> ElmoError:
-        name = error.filename if isinstance(error.filename, str) else str(self.output)
+        name = error.filename if isinstance(error.filename, (str, Path)) else self.output
         return ElmoError(f"{name}: cannot be written: {error.strerror or error}")
 
     # --------------------------------------------------------------------------------------------------------- a file
@@ -331,6 +369,39 @@ class PartialFile(io.RawIOBase):
             except OSError as error:
                 self._error = error
         return self._size
+
+
+def names_beside(output: Path) -> list[Path]:
+    """Of the partial file, of the journal, and of a product that is made apart."""
+    return [output.with_name(output.name + suffix) for suffix in (".partial", ".journal", ".new")]
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is a file of that name. Raises ElmoError where there is something else, or no file can be."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return False
+    except ValueError as error:  # a NUL in it, or what is no text
+        raise ElmoError(f"{str(path)!r}: no file can have this name") from error
+    if stat.S_ISDIR(mode):
+        raise ElmoError(f"{path} is a folder: give the name of a file")
+    if not stat.S_ISREG(mode):
+        raise ElmoError(f"{path} is a pipe or a device: give the name of a file")
+    return True
+
+
+def _differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
+    """What differs between settings, each with its name."""
+    pairs: list[tuple[Any, Any, Any]] = []
+    if isinstance(before, dict) and isinstance(now, dict):
+        pairs = [(key, before.get(key), now.get(key)) for key in {**before, **now}]
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        pairs = list(zip(range(len(now)), before, now, strict=True))
+    elif before != now:
+        yield f"{name} was {before!r:.200}, is {now!r:.200}"
+    for key, one, other in pairs:
+        yield from _differences(one, other, f"{name}.{key}" if name else str(key))
 
 
 def _locked(file: io.FileIO) -> bool:

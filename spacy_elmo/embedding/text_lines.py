@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import lzma
+import stat
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -33,8 +35,9 @@ class Line(NamedTuple):
 class TextLines:
     """The lines of files in UTF-8, plain or packed (``.gz``, ``.bz2``, ``.xz``), one file after another.
 
-    Raises CorpusError for files that are missing, folders or git-LFS pointers, at once; while lines are read, naming
-    the line, for what is no UTF-8, has a NUL in it (a binary file, or UTF-16) or more than a million characters.
+    Raises CorpusError for files that are missing, folders, pipes, devices or git-LFS pointers, at once; while lines are
+    read, naming the line, for what is no UTF-8, has a NUL in it (a binary file, or UTF-16) or more than a million
+    characters.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -45,11 +48,16 @@ class TextLines:
         self.fingerprint: list[list[Any]] = []
         for path in self.paths:
             try:
-                if path.is_dir():
+                status = path.stat()
+                if stat.S_ISDIR(status.st_mode):
                     raise CorpusError(f"{path} is a folder: give the files of text themselves")
+                if not stat.S_ISREG(status.st_mode):  # before it is opened: that would wait for who writes to a pipe
+                    raise CorpusError(
+                        f"{path} is a pipe or a device, which can be read only once, and a run that goes on reads its "
+                        "text again: write the text to a file and give that"
+                    )
                 with path.open("rb") as file:
                     head = file.read(1024)
-                status = path.stat()
             except (OSError, ValueError) as error:
                 if isinstance(error, CorpusError):
                     raise
@@ -59,6 +67,7 @@ class TextLines:
                     f"{path} is a git-LFS pointer, not the text itself: run `git lfs pull` where it was cloned"
                 )
             self.fingerprint.append([str(path.resolve()), status.st_size, status.st_mtime_ns])
+        self._read = hashlib.sha256()
         self._done = 0
         self._raw: IO[bytes] | None = None
 
@@ -72,6 +81,11 @@ class TextLines:
         """Bytes read so far, as they lie on the disk."""
         return self._done + (0 if self._raw is None else self._raw.tell())
 
+    @property
+    def digest(self) -> str:
+        """Of all lines read so far: tells another text from this one, whatever its size and time of change."""
+        return self._read.hexdigest()
+
     def __iter__(self) -> Iterator[Line]:
         for path, (_, size, _) in zip(self.paths, self.fingerprint, strict=True):
             yield from self._lines(path)
@@ -83,6 +97,7 @@ class TextLines:
         try:
             with path.open("rb") as self._raw, _OPENERS.get(path.suffix.lower(), _as_it_is)(self._raw) as stream:
                 while raw := stream.readline(4 * LONGEST_LINE + 3):
+                    self._read.update(raw)
                     yield Line(path, number, _decoded(path, number, raw))
                     number += 1
         except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:

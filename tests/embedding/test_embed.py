@@ -13,9 +13,10 @@ import spacy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spacy_elmo import BiLM, ElmoError, load_bilm
+from spacy_elmo import BiLM, ElmoError, load_bilm, save_bilm
 from spacy_elmo.embedding import embed_file
 from spacy_elmo.errors import CorpusError
+from spacy_elmo.layers.bilm_model import random_bilm
 from spacy_elmo.text_forms import ptb_brackets
 
 from .conftest import LINES
@@ -280,3 +281,14 @@ def test_an_existing_file_is_replaced_on_request_only(bilm: BiLM, text: Path, ou
     embed_file(text, output, bilm, overwrite=True)
     assert len(read(output)) >= 15
     assert {path.name for path in output.parent.iterdir()} == {text.name, output.name}
+
+
+def test_the_language_is_that_of_the_weights(tmp_path: Path) -> None:
+    save_bilm(random_bilm(seed=0), tmp_path / "bilm")
+    (tmp_path / "a.txt").write_text("我爱你\n", encoding="utf8")
+    counts = []
+    for lang in ("zh", None, "en"):
+        if lang != "en":
+            (tmp_path / "bilm" / "meta.json").write_text('{"lang": "zh"}', encoding="utf8")
+        counts.append(embed_file(tmp_path / "a.txt", tmp_path / f"{lang}.npz", tmp_path / "bilm", lang=lang).words)
+    assert counts == [3, 3, 1]
