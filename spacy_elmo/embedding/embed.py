@@ -102,8 +102,8 @@ def embed_file(
     dtype: of the vectors. precision: of the biLM's matrix products, as in ``BiLM.encode``.
     state: where the LSTMs start: "zero", "warm", None (the weights' own policy): every sentence by itself. "carry":
         each where the one before ended, one after another, as bilm-tf's dump does; slow.
-    pretokenized: words are what white space divides; else what spaCy's tokenizer of ``lang`` finds. None: the language in the
-        ``meta.json`` of the folder of weights, as pretraining writes it, or else "en".
+    pretokenized: words are what white space divides; else what spaCy's tokenizer of ``lang`` finds.
+    lang: None: the language in the ``meta.json`` of the folder of weights, as pretraining writes it, or else "en".
     text: what the biLM reads of a word: "orth", "lower", "norm", or what a function makes of a line's words. A run goes
         on with the same function, which another process knows by its attribute ``config``, a config's block, or by the
         name that it has in its module.

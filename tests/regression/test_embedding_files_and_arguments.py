@@ -234,7 +234,8 @@ def broken_off(text: Path, output: Path, bilm: BiLM) -> None:
 @posix
 def test_the_journal_of_the_next_run_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the instant at which a run lets go of its journal and the end of it."""
-    output, others = tmp_path / "out", []
+    output = tmp_path / "out"
+    others: list[Any] = []
 
     def opened() -> PartialFile:
         return PartialFile(output, {}, resume=False, overwrite=True)
