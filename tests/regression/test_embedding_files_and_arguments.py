@@ -147,7 +147,7 @@ def test_a_file_of_the_products_name_stays(bilm: BiLM, text: Path, tmp_path: Pat
 @pytest.mark.parametrize("name", ["v.npz", "v.npz.journal", "v.npz.partial"])
 def test_texts_and_weights_are_not_written_over(bilm: BiLM, text: Path, tmp_path: Path, name: str) -> None:
     save_bilm(bilm, tmp_path / "bilm")
-    options = {"resume": False, "overwrite": True}
+    options: dict[str, Any] = {"resume": False, "overwrite": True}
     text.rename(tmp_path / name)
     with pytest.raises(ElmoError, match=f"{name} is one of the texts"):
         embed_file(tmp_path / name, tmp_path / "v.npz", bilm, **options)
