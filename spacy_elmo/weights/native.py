@@ -54,14 +54,13 @@ from .folders import (
     refuse_beside_hdf5,
     refuse_beside_many_langs,
 )
+from .foreign import CONFIG_KEY, OUTPUT_KEY, refuse_foreign
 from .layout import OutputShape, check_shapes, checked_values, layout, start_state_shapes
 from .vocabulary import SOFTMAX_VOCABULARY_NAME, word_lines
 
-_CONFIG_KEY = "spacy_elmo_config"
 _VOCABULARY_KEY = "spacy_elmo_vocabulary"
 _CHARACTERS_KEY = "spacy_elmo_characters"
 _VERSION_KEY = "spacy_elmo_version"
-_OUTPUT_KEY = "spacy_elmo_output_layer"
 _OUTPUT_LAYERS: dict[str, Callable[..., Any]] = {
     layer.kind: layer for layer in (FullSoftmax, AdaptiveSoftmax, ContinuousOutput)
 }
@@ -101,6 +100,7 @@ def save_native(bilm: BiLM, path: Path | str, output: StoredOutput | None = None
         path = folder / SOFTMAX_VOCABULARY_NAME
         contents[path] = None if output.words is None else word_lines(output.words, path)
         contents[folder / SOFTMAX_NAME] = _softmax_content(output.softmax)
+    refuse_foreign(contents)
     write_files(contents)
 
 
@@ -156,7 +156,7 @@ def bilm_from_bytes(data: bytes) -> BiLM:
             tensors.__getitem__,
             where,
         )
-    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
+    except (SafetensorError, ValueError, KeyError, RuntimeError, AttributeError, TypeError) as error:
         if isinstance(error, ElmoError):
             raise
         raise WeightsError(f"{where}: not a whole safetensors file: {error}") from error
@@ -173,7 +173,9 @@ def save_softmax(softmax: OutputLayer, path: Path | str) -> None:
     """
     path = Path(path)
     file = path / SOFTMAX_NAME if is_folder(path) else path
-    write_files({file: _softmax_content(softmax)})
+    contents = {file: _softmax_content(softmax)}
+    refuse_foreign(contents)
+    write_files(contents)
 
 
 def _softmax_content(softmax: OutputLayer) -> Content:
@@ -181,7 +183,7 @@ def _softmax_content(softmax: OutputLayer) -> Content:
     for name, tensor in tensors.items():
         checked_values(tensor, name, "the softmax")
     output = json.dumps({"kind": softmax.kind, "settings": softmax.settings()}, sort_keys=True)
-    return partial(_write, tensors=tensors, metadata={_VERSION_KEY: __version__, _OUTPUT_KEY: output})
+    return partial(_write, tensors=tensors, metadata={_VERSION_KEY: __version__, OUTPUT_KEY: output})
 
 
 def load_native_softmax(path: Path | str) -> OutputLayer:
@@ -220,10 +222,11 @@ def _empty_output(stored: _Stored, file: Path) -> OutputLayer:
     try:
         with torch.device("meta"):
             softmax: OutputLayer = _OUTPUT_LAYERS[output["kind"]](**output["settings"])
-    except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        raise WeightsError(f"{file}: '{_OUTPUT_KEY}' in its header is no output layer of ours: {error!r}") from error
-    expected = ((name, tuple(tensor.shape)) for name, tensor in softmax.stored().items())
-    check_shapes(expected, stored.shapes, str(file), "tensor")
+        # A softmax that says that its matrix is another's has none; saved ones never say so.
+        shapes = {name: tuple(tensor.shape) for name, tensor in softmax.stored().items()}
+    except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError) as error:
+        raise WeightsError(f"{file}: '{OUTPUT_KEY}' in its header is no output layer of ours: {error!r}") from error
+    check_shapes(iter(shapes.items()), stored.shapes, str(file), "tensor")
     return softmax
 
 
@@ -268,7 +271,17 @@ def _opened(file: Path) -> Iterator[_Stored]:
         with safe_open(file, framework="pt", device="cpu") as opened:
             names = opened.keys()
             shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in names}
-            yield _stored(opened.metadata(), shapes, opened.get_tensor, str(file))
+
+            def read(name: str) -> torch.Tensor:
+                try:
+                    tensor: torch.Tensor = opened.get_tensor(name)
+                # Of types that torch, or the library, knows half: F4, ...
+                except (NotImplementedError, AttributeError, TypeError, KeyError, ValueError) as error:
+                    kind = opened.get_slice(name).get_dtype()
+                    raise WeightsError(f"{file}: '{name}' holds {kind}, which cannot be read: {error}") from error
+                return tensor
+
+            yield _stored(opened.metadata(), shapes, read, str(file))
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{file}: not a whole safetensors file (cut short, or damaged): {error}") from error
 
@@ -280,14 +293,14 @@ def _stored(
     where: str,
 ) -> _Stored:
     found: dict[str, Any] = {}
-    for key in (_CONFIG_KEY, _VOCABULARY_KEY, _CHARACTERS_KEY, _OUTPUT_KEY):
+    for key in (CONFIG_KEY, _VOCABULARY_KEY, _CHARACTERS_KEY, OUTPUT_KEY):
         text = (metadata or {}).get(key)
         try:
             found[key] = None if text is None else json.loads(text)
         except (ValueError, RecursionError) as error:
             raise WeightsError(f"{where}: '{key}' in its header is not valid JSON: {error}") from error
     tables = {VOCABULARY_NAME: found[_VOCABULARY_KEY], CHARACTERS_NAME: found[_CHARACTERS_KEY]}
-    return _Stored(found[_CONFIG_KEY], tables, shapes, read, found[_OUTPUT_KEY])
+    return _Stored(found[CONFIG_KEY], tables, shapes, read, found[OUTPUT_KEY])
 
 
 def _build(config: BiLMConfig, tables: Mapping[str, Any], stored: _Stored, where: str) -> BiLM:
@@ -340,7 +353,7 @@ def _finite_tensors(bilm: BiLM, where: str) -> dict[str, torch.Tensor]:
 
 
 def _metadata(bilm: BiLM) -> dict[str, str]:
-    metadata = {_CONFIG_KEY: json.dumps(bilm.config.to_options()), _VERSION_KEY: __version__}
+    metadata = {CONFIG_KEY: json.dumps(bilm.config.to_options()), _VERSION_KEY: __version__}
     if bilm.vocabulary is not None:
         metadata[_VOCABULARY_KEY] = json.dumps(bilm.vocabulary)
     if bilm.characters is not None:

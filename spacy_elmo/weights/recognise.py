@@ -17,7 +17,7 @@ from ..bilm.output_layer import OutputLayer
 from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
 from .archive import is_archive, unpacked
-from .bilm_hdf5 import load_bilm_hdf5
+from .bilm_hdf5 import finish_save, load_bilm_hdf5
 from .files import HDF5_MAGIC, check_weights_file, exists, is_folder, names_in
 from .folders import (
     CONFIG_NAME,
@@ -83,6 +83,7 @@ def recognised(path: Path | str, weights: Path | str | None = None) -> Iterator[
     Raises WeightsError, saying what was found, if it is no biLM's weights.
     """
     path = Path(path)
+    finish_save(path if is_folder(path) else path.parent)
     if weights is not None:
         yield _pair(path, Path(weights))
     elif not exists(path) and has_index(path):  # the prefix of a checkpoint's files

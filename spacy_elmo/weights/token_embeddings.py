@@ -18,7 +18,7 @@ from ..bilm.model import BiLM
 from ..bilm.words import WordVectors
 from ..errors import WeightsError
 from .build import build, read_options
-from .files import is_folder, made_folder, write_files
+from .files import Content, is_folder, made_folder, write_files
 from .folders import (
     TOKEN_EMBEDDINGS_NAME,
     has_options,
@@ -26,6 +26,7 @@ from .folders import (
     refuse_beside_many_langs,
     refuse_beside_output_layer,
 )
+from .foreign import refuse_foreign
 from .hdf5_file import Datasets, import_h5py, opened_hdf5
 from .hdf5_writer import Values, write_hdf5
 from .layout import check_shapes, checked_values, layout
@@ -92,12 +93,12 @@ def save_token_embeddings(bilm: BiLM, words: Sequence[str], path: Path | str) ->
     words = table_words_of(words)
     vocabulary = file.with_name(VOCABULARY_NAMES[0])
     values = Values((len(words), bilm.config.projection_dim), _token_vectors(bilm, words, str(file)))
-    write_files(
-        {
-            file: partial(write_hdf5, datasets={_TABLE: values}),
-            vocabulary: word_lines(words, vocabulary),
-        }
-    )
+    contents: dict[Path, Content] = {
+        file: partial(write_hdf5, datasets={_TABLE: values}),
+        vocabulary: word_lines(words, vocabulary),
+    }
+    refuse_foreign(contents)
+    write_files(contents)
     return words
 
 
