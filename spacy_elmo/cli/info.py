@@ -19,7 +19,7 @@ _LONGEST = 60  # characters of one value of meta.json
 
 # Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def info(
-    model: Path = typer.Argument(..., help="Weights of any format that spacy-elmo reads"),
+    model: str = typer.Argument(..., help="Weights of any format that spacy-elmo reads"),
     weights: Optional[Path] = typer.Option(None, help="Of options at MODEL, if they lie elsewhere"),  # noqa: UP045
     as_json: bool = typer.Option(False, "--json", help="Everything, as JSON"),
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..bilm.model import BiLM
 from ..errors import WeightsError
 from .build import build, read_options
-from .files import Content, exists, finish_writing, json_bytes, made_folder, write_files
+from .files import Content, as_path, exists, finish_writing, json_bytes, made_folder, write_files
 from .folders import (
     OPTIONS_NAME,
     TOKEN_EMBEDDINGS_NAME,
@@ -32,7 +32,7 @@ def load_bilm_hdf5(options_path: Path | str, weights_path: Path | str) -> BiLM:
     Raises WeightsError for anything missing, broken or inconsistent, for a forward-only language model, and if h5py is
     not installed.
     """
-    options_path, weights_path = Path(options_path), Path(weights_path)
+    options_path, weights_path = as_path(options_path), as_path(weights_path)
     finish_save(weights_path.parent)
     if weights_path.parent == options_path.parent and exists(weights_path) and not exists(options_path):
         raise WeightsError(f"{options_path}: no such file{interrupted(weights_path.parent)}")

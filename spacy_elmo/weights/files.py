@@ -66,6 +66,16 @@ def _reason(error: OSError, path: Path) -> str:
     return error.strerror or str(error)
 
 
+def as_path(path: Path | str) -> Path:
+    """A path as it was given. WeightsError for what is none: None, bytes, an empty string."""
+    try:
+        if path != "":  # would be the working folder
+            return Path(path)
+    except TypeError:
+        pass
+    raise WeightsError(f"a path is a string that is not empty, or a pathlib.Path, not {path!r:.100}")
+
+
 def exists(path: Path) -> bool:
     """Whether a file or folder is there. WeightsError if that cannot be found out."""
     with clear_errors(path, "cannot be read"):
@@ -79,7 +89,7 @@ def is_folder(path: Path) -> bool:
 
 def made_folder(path: Path | str) -> Path:
     """The folder, made if it is not there. WeightsError if it cannot be made."""
-    folder = Path(path)
+    folder = as_path(path)
     with clear_errors(folder, "cannot be made a folder"):
         try:
             folder.mkdir(parents=True, exist_ok=True)

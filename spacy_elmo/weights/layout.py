@@ -141,7 +141,7 @@ def check_shapes(
 
 def listed(names: list[str]) -> str:
     """The first few names, and whether there are more."""
-    return ", ".join(names[:_LISTED]) + (" and more" if len(names) > _LISTED else "")
+    return ", ".join(f"{name:.200}" for name in names[:_LISTED]) + (" and more" if len(names) > _LISTED else "")
 
 
 def checked_values(tensor: torch.Tensor, name: str, where: str) -> torch.Tensor:

@@ -37,6 +37,7 @@ from .files import (
     HDF5_MAGIC,
     ZIP_MAGIC,
     Content,
+    as_path,
     check_weights_file,
     exists,
     is_folder,
@@ -111,7 +112,7 @@ def load_native(path: Path | str) -> BiLM:
     (weights renamed by other tools). A `config.json` that disagrees with the header is an error.
     Raises WeightsError for anything missing, broken or inconsistent.
     """
-    path = Path(path)
+    path = as_path(path)
     file = path / MODEL_NAME if is_folder(path) else path
     config_path = file.with_name(CONFIG_NAME)
     with _opened(file) as stored:
@@ -171,7 +172,7 @@ def save_softmax(softmax: OutputLayer, path: Path | str) -> None:
     path: a file, or a folder: then `softmax.safetensors` in it.
     Raises WeightsError if a weight is NaN or infinite, or the file cannot be written; then an older one stays.
     """
-    path = Path(path)
+    path = as_path(path)
     file = path / SOFTMAX_NAME if is_folder(path) else path
     contents = {file: _softmax_content(softmax)}
     refuse_foreign(contents)
@@ -192,7 +193,7 @@ def load_native_softmax(path: Path | str) -> OutputLayer:
 
     Raises WeightsError for anything missing, broken or inconsistent.
     """
-    path = Path(path)
+    path = as_path(path)
     file = path / SOFTMAX_NAME if is_folder(path) else path
     with _opened(file) as stored:
         softmax = _empty_output(stored, file)
@@ -244,7 +245,7 @@ def check_n_characters(options: Any, shape: tuple[int, ...] | None, where: str) 
     n_characters = char_cnn.get("n_characters", 262) if isinstance(char_cnn, Mapping) else 262
     if n_characters not in (261, 262):
         raise WeightsError(
-            f"{where}: char_cnn.n_characters is {n_characters!r}, and the weights' char_embed has shape {shape}; "
+            f"{where}: char_cnn.n_characters is {n_characters!r:.100}, and the weights' char_embed has shape {shape}; "
             "bytes and marks are 261 rows: only 261 (training) and 262 (inference) are possible"
         )
 

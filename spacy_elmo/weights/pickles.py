@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import WeightsError
-from .files import ZIP_MAGIC, check_weights_file
+from .files import ZIP_MAGIC, as_path, check_weights_file
 from .limits import most_bytes
 
 # How a file of torch before 1.6 begins: its magic number, pickled. (The older .tar files are not read: torch would
@@ -26,7 +26,7 @@ def read_state_dict(path: Path | str) -> dict[str, Tensor]:
     repeats a few of them at a stride of 0 could be of any size.
     Raises WeightsError if the file is missing, broken, or holds something else.
     """
-    path = Path(path)
+    path = as_path(path)
     head = check_weights_file(path)
     zipped = head.startswith(ZIP_MAGIC)
     stored: list[int] = []
