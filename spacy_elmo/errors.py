@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+_LONGEST = 1500  # characters of a message
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
 
 class ElmoError(ValueError):
     """Base of all errors raised on purpose by this package.
@@ -13,7 +18,17 @@ class ElmoError(ValueError):
 
 
 class WeightsError(ElmoError):
-    """A file of weights that is missing, broken, at odds with its options, or cannot be written."""
+    """A file of weights that is missing, broken, at odds with its options, or cannot be written.
+
+    The message is one line, whatever names and values of a file are in it: control characters are escaped, and of what
+    is longer than 1,500 characters the middle is left out.
+    """
+
+    def __init__(self, message: str) -> None:
+        message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], message)
+        if len(message) > _LONGEST:
+            message = f"{message[:1000]} ... {message[-400:]}"
+        super().__init__(message)
 
 
 class NoSentencesError(ElmoError):

@@ -22,8 +22,8 @@ class Format(str, Enum):
 
 # Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def convert(
-    source: Path = typer.Argument(..., help="Weights of any format that spacy-elmo reads, or a pipeline with `elmo`"),
-    target: Path = typer.Argument(..., help="Folder to write"),
+    source: str = typer.Argument(..., help="Weights of any format that spacy-elmo reads, or a pipeline with `elmo`"),
+    target: str = typer.Argument(..., help="Folder to write"),
     to: Format = typer.Option(Format.native, help="native: safetensors; bilm-hdf5: bilm-tf's and AllenNLP's format"),
     token_embeddings: Optional[Path] = typer.Option(  # noqa: UP045
         None, help="Vocabulary, one word a line (.gz: compressed): with bilm-hdf5, write its token embeddings too"
@@ -38,8 +38,13 @@ def convert(
         warnings.simplefilter("always", UserWarning)
         from ..pipeline.saved_bilm import bilm_of_pipeline, is_pipeline
         from ..weights import load_output_layer, recognised, save_bilm, save_native, save_token_embeddings
-        from ..weights.folders import refuse_beside_output_layer
+        from ..weights.files import as_path, is_folder
+        from ..weights.folders import TOKEN_EMBEDDINGS_NAME, refuse_beside_output_layer
+        from ..weights.token_embeddings import check_token_embeddings
         from ..weights.vocabulary import read_words
+
+        # As strings they come here: an empty one would be the working folder.
+        source_path, target_path = as_path(source), as_path(target)
 
         if token_embeddings is not None and to is not Format.bilm_hdf5:
             raise ElmoError("--token-embeddings are part of bilm-tf's format: add --to bilm-hdf5")
@@ -50,15 +55,17 @@ def convert(
         elif component is not None:
             raise ElmoError(f"--component is for pipelines, and {source} is none")
         else:
-            with recognised(source) as found:
+            with recognised(source_path) as found:
                 bilm, family = found.load(), found.family
                 output = load_output_layer(found) if to is Format.native else None
         if to is Format.native:
-            if output is None and target.is_dir():
-                refuse_beside_output_layer(target)
-            save_native(bilm, target, output)
+            if output is None and is_folder(target_path):
+                refuse_beside_output_layer(target_path)
+            save_native(bilm, target_path, output)
         else:
-            save_bilm(bilm, target, "bilm-hdf5")
+            if words is not None:
+                check_token_embeddings(bilm, words, target_path / TOKEN_EMBEDDINGS_NAME)
+            save_bilm(bilm, target_path, "bilm-hdf5")
         typer.echo(f"{family}: {source}")
         typer.echo(f"{to.value}: {target}")
         if output is not None:
@@ -67,7 +74,7 @@ def convert(
             if output.words is None and n_words is not None:
                 warn(f"The softmax has no vocabulary: {output.why}")
         if words is not None:
-            rows = save_token_embeddings(bilm, words, target)
+            rows = save_token_embeddings(bilm, words, target_path)
             typer.echo(f"with token embeddings of {len(rows):,} words")
             added = [word for word in rows[:3] if word not in words]
             if added:

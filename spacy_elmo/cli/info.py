@@ -20,7 +20,7 @@ _LONGEST = 60  # characters of one value of meta.json
 
 # Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def info(
-    model: Path = typer.Argument(..., help="Weights of any format that spacy-elmo reads, or a pipeline with `elmo`"),
+    model: str = typer.Argument(..., help="Weights of any format that spacy-elmo reads, or a pipeline with `elmo`"),
     weights: Optional[Path] = typer.Option(None, help="Of options at MODEL, if they lie elsewhere"),  # noqa: UP045
     component: Optional[str] = typer.Option(None, help="Of a pipeline: the component whose biLM is meant"),  # noqa: UP045
     as_json: bool = typer.Option(False, "--json", help="Everything, as JSON"),
@@ -31,7 +31,7 @@ def info(
         from ..weights.summary import summary, summary_of
 
         if is_pipeline(model):
-            found = summary_of(bilm_of_pipeline(model, component), family="pipeline of spaCy", path=model)
+            found = summary_of(bilm_of_pipeline(model, component), family="pipeline of spaCy", path=Path(model))
         elif component is not None:
             raise ElmoError(f"--component is for pipelines, and {model} is none")
         else:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Optional
 
 import typer
 
-from ..errors import ElmoError
 from .errors import clean_errors
 
 
 # Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def perplexity(
-    model: Path = typer.Argument(..., help="Weights with their softmax: a folder of `elmo pretrain`, a checkpoint"),
-    text: Optional[Path] = typer.Argument(None, help="Raw text; without it, the dev corpus of the config"),  # noqa: UP045
+    model: str = typer.Argument(..., help="Weights with their softmax: a folder of `elmo pretrain`, a checkpoint"),
+    text: Optional[str] = typer.Argument(None, help="Raw text; without it, the dev corpus of the config"),  # noqa: UP045
     per_sentence: bool = typer.Option(False, "--per-sentence", help="A line for each sentence"),
     by_position: bool = typer.Option(
         False, "--by-position", help="Of the first five words of a sentence, and the rest"
@@ -29,12 +27,10 @@ def perplexity(
     """Perplexity of a text under a biLM that has its softmax: all of it, each sentence by itself."""
     with clean_errors():
         from ..bilm.matmul import checked_precision
-        from ..pretraining.measure import measure
+        from ..pretraining.measure import check_figures_file, measure, write_figures
 
         if output is not None:  # before the work
-            if output.is_dir():
-                raise ElmoError(f"--output {output} is a folder: give the name of a file")
-            output.parent.mkdir(parents=True, exist_ok=True)
+            check_figures_file(output)
         report = measure(
             model,
             text=text,
@@ -61,4 +57,4 @@ def perplexity(
                 continue
             typer.echo(f"{name.replace('_', ' '):<20} {value:{',' if isinstance(value, int) else ',.4f'}}")
         if output is not None:
-            output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf8")
+            write_figures(figures, output)

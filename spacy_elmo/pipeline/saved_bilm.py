@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ _STANDALONE = "spacy-elmo.ElmoTok2Vec."
 def is_pipeline(source: Path | str) -> bool:
     """Whether something is a folder that ``nlp.to_disk`` wrote, or the name of an installed pipeline package."""
     path = Path(source)
-    if path.exists():
+    if os.path.exists(path):  # Path.exists raises for names that are too long
         return (path / "config.cfg").is_file() and (path / "meta.json").is_file()
     return is_package(str(source))
 
@@ -59,7 +60,7 @@ def bilm_of_pipeline(source: Path | str, component: str | None = None) -> BiLM:
 
 def _folder(source: Path | str) -> Path:
     """Where the files of a pipeline lie."""
-    if Path(source).exists() or not is_package(str(source)):
+    if os.path.exists(source) or not is_package(str(source)):
         return Path(source)
     try:
         package = get_package_path(str(source))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from spacy import Language
 from ..bilm.matmul import Precision, checked_precision
 from ..bilm.model import BiLM
 from ..bilm.output_layer import OutputLayer
-from ..errors import WeightsError
+from ..errors import ElmoError, WeightsError
 from ..weights import Found, recognised
-from ..weights.files import read_json
+from ..weights.files import as_path, clear_errors, exists, is_folder, made_folder, read_json, write_files
 from .config import NlpSettings, load_config, nlp_settings, resolve
 from .corpus import encode_corpus
 from .perplexity import Perplexity, check_has_perplexity, perplexities, perplexity_by_position
@@ -83,7 +84,7 @@ def measure(
     precision.
     """
     checked_precision(precision)
-    model = Path(model)
+    model = as_path(model)
     with recognised(model) as found:
         bilm = found.load()
         softmax, vocabulary = output_layer(model, found, bilm)
@@ -116,6 +117,33 @@ def measure(
         sentences=list(zip(each, sentences, strict=True)) if per_sentence else [],
         positions=positions,
     )
+
+
+def check_figures_file(path: Path) -> None:
+    """Make the folder of a file of figures. ElmoError if the file cannot be written, or holds something else.
+
+    Something else is all but the figures of an earlier measurement: the text that is measured, a config, weights.
+    """
+    if is_folder(path):
+        raise ElmoError(f"{path}: is a folder: give the name of a file for the figures")
+    made_folder(path.parent)
+    if not exists(path) or not path.is_file() or not path.stat().st_size:
+        return
+    try:
+        figures = read_json(path)
+    except WeightsError:
+        figures = None
+    if not isinstance(figures, dict) or "joint_perplexity" not in figures:
+        raise ElmoError(f"{path}: is there already, and holds no figures: give another name")
+
+
+def write_figures(figures: Mapping[str, float | int], path: Path) -> None:
+    """Write figures as JSON. WeightsError if that fails; then an older file stays."""
+    if exists(path) and not path.is_file():  # a device, such as /dev/stdout
+        with clear_errors(path, "cannot be written"):
+            path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf8")
+    else:
+        write_files({path: json.dumps(figures, indent=1).encode() + b"\n"})
 
 
 def output_layer(model: Path, found: Found, bilm: BiLM) -> tuple[OutputLayer, list[str]]:

@@ -190,6 +190,8 @@ def _find_files(path: str | Path | None, format: Format | None) -> list[Path]:
         found = [file for name in glob.glob(str(given), recursive=True) if (file := Path(name)).is_file()]
         if not found:
             raise CorpusError(f"The pattern '{given}' matches no file: check it (working folder: {Path.cwd()})")
+    elif given.exists():
+        raise CorpusError(f"'{given}' is a device or a pipe: give a file, or '-' for the standard input")
     else:
         raise CorpusError(f"There is no file or folder '{given}': check the path (working folder: {Path.cwd()})")
     for file in found:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..bilm.model import BiLM
 from ..errors import WeightsError
 from .build import build, read_options
-from .files import Content, exists, json_bytes, made_folder, write_files
+from .files import Content, as_path, exists, finish_writing, json_bytes, made_folder, write_files
 from .folders import (
     OPTIONS_NAME,
     TOKEN_EMBEDDINGS_NAME,
@@ -17,6 +17,7 @@ from .folders import (
     interrupted,
     refuse_beside_others,
 )
+from .foreign import refuse_foreign
 from .hdf5_file import import_h5py, opened_hdf5
 from .hdf5_writer import Values, write_hdf5
 from .layout import checked_values, layout
@@ -31,7 +32,8 @@ def load_bilm_hdf5(options_path: Path | str, weights_path: Path | str) -> BiLM:
     Raises WeightsError for anything missing, broken or inconsistent, for a forward-only language model, and if h5py is
     not installed.
     """
-    options_path, weights_path = Path(options_path), Path(weights_path)
+    options_path, weights_path = as_path(options_path), as_path(weights_path)
+    finish_save(weights_path.parent)
     if weights_path.parent == options_path.parent and exists(weights_path) and not exists(options_path):
         raise WeightsError(f"{options_path}: no such file{interrupted(weights_path.parent)}")
     options = read_options(options_path)
@@ -57,6 +59,7 @@ def save_bilm_hdf5(bilm: BiLM, folder: Path | str) -> None:
         )
     import_h5py()  # says so before anything is made
     folder = made_folder(folder)
+    finish_save(folder)
     refuse_beside_others(folder)
     stored = bilm.state_dict()
     for entry in layout(bilm.config):
@@ -68,7 +71,8 @@ def save_bilm_hdf5(bilm: BiLM, folder: Path | str) -> None:
             stacklevel=2,
         )
     datasets = {entry.dataset: Values(entry.dataset_shape, [stored[entry.parameter]]) for entry in layout(bilm.config)}
-    # The options last: without them nothing is read, so a save that is killed leaves no readable mixture.
+    # The options last: without them nothing is read, so a save that is killed leaves no readable mixture, and whoever
+    # reads or saves next finishes it.
     contents: dict[Path, Content] = {
         folder / WEIGHTS_NAME: partial(write_hdf5, datasets=datasets),
         folder / TOKEN_EMBEDDINGS_NAME: None,
@@ -76,4 +80,11 @@ def save_bilm_hdf5(bilm: BiLM, folder: Path | str) -> None:
     if bilm.vocabulary is not None:
         contents[folder / VOCABULARY_NAMES[0]] = word_lines(bilm.vocabulary, folder / VOCABULARY_NAMES[0])
     contents[folder / OPTIONS_NAME] = json_bytes({**bilm.config.to_options(), "state": "zero"})
+    refuse_foreign(contents)
     write_files(contents)
+
+
+def finish_save(folder: Path) -> None:
+    """Bring the files of a model in HDF5 to their places whose save into this folder was killed between them."""
+    names = (WEIGHTS_NAME, VOCABULARY_NAMES[0], OPTIONS_NAME)
+    finish_writing(*(folder / name for name in names), gone=folder / TOKEN_EMBEDDINGS_NAME)

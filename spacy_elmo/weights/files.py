@@ -11,6 +11,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -27,9 +28,10 @@ Content = bytes | Callable[[IO[bytes]], object] | None
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 ZIP_MAGIC = b"PK\x03\x04"
 _LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
+_LARGEST_TEXT = 256 * 2**20  # bytes; the largest published vocabulary has 8 MB
 
-# ".model.safetensors.1234-0a1b2c3d.tmp": the file it becomes, the process that writes it, a number of its own.
-_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)-[0-9a-f]{8}\.tmp", re.DOTALL)
+# ".model.safetensors.1234-0a1b2c3d.tmp": the file it becomes, the process that writes it, the number of its save.
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)-(?P<save>[0-9a-f]{8})\.tmp", re.DOTALL)
 _ABANDONED_AFTER = 24 * 3600  # seconds; what nobody has written to for so long is no save under way
 _our_temporaries: set[str] = set()  # names that this process is writing now
 
@@ -64,6 +66,16 @@ def _reason(error: OSError, path: Path) -> str:
     return error.strerror or str(error)
 
 
+def as_path(path: Path | str) -> Path:
+    """A path as it was given. WeightsError for what is none: None, bytes, an empty string."""
+    try:
+        if path != "":  # would be the working folder
+            return Path(path)
+    except TypeError:
+        pass
+    raise WeightsError(f"a path is a string that is not empty, or a pathlib.Path, not {path!r:.100}")
+
+
 def exists(path: Path) -> bool:
     """Whether a file or folder is there. WeightsError if that cannot be found out."""
     with clear_errors(path, "cannot be read"):
@@ -77,7 +89,7 @@ def is_folder(path: Path) -> bool:
 
 def made_folder(path: Path | str) -> Path:
     """The folder, made if it is not there. WeightsError if it cannot be made."""
-    folder = Path(path)
+    folder = as_path(path)
     with clear_errors(folder, "cannot be made a folder"):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -105,16 +117,23 @@ def write_files(contents: Mapping[Path, Content]) -> None:
     """Replace files of one folder that belong together.
 
     contents: what each file gets, the most important one first; the others describe it and may be missing.
-    All are written beside before any of the old ones is touched: on an error those stay as they were. Then the old
-    ones go, the last first and all but the first, and the new ones come in order. So a process that is killed at any
-    point leaves the old files, the new ones, or the first ones of either alone: never a mixture.
+    All are written beside, in order, before any of the old ones is touched: on an error those stay as they were. Then
+    the old ones go, the last first and all but the first, and the new ones come in order. So a process that is killed
+    at any point leaves the old files, the new ones, or the first ones of either alone: never a mixture. The last file
+    is there, or else all that are not in their places yet lie whole beside: `finish_writing` brings them there.
+    Where the first alone differs from what is there, the others stay.
     Raises WeightsError naming the file and the reason.
     """
+    for path in reversed(list(contents)):  # the last first: without it, nobody takes what is left for a whole save
+        _remove_abandoned(path)
     first, *others = contents
+    if all(holds(path, contents[path]) for path in others):
+        contents, others = {first: contents[first]}, []
+    save = secrets.token_hex(4)
     with ExitStack() as stack:
         temporaries: dict[Path, Path] = {}
         for path, content in contents.items():
-            temporary = stack.enter_context(_beside(path))
+            temporary = stack.enter_context(_beside(path, save))
             if content is None:
                 continue
             temporaries[path] = temporary
@@ -133,12 +152,52 @@ def write_files(contents: Mapping[Path, Content]) -> None:
                 os.replace(temporary, path)
 
 
+def finish_writing(first: Path, *others: Path, gone: Path) -> None:
+    """Finish a call of `write_files` for these paths whose process was killed after it began to replace them.
+
+    That is if the last one is not there, and lies, in JSON, whole beside its place: it was written after the others.
+    Others that do not lie beside are in their places already. gone: what was to be removed.
+    Never an error: who reads the files next says what is wrong.
+    """
+    last = others[-1]
+    with suppress(OSError, ValueError):
+        if os.path.lexists(last):
+            return
+        for name in os.listdir(last.parent):
+            match = _TEMPORARY.fullmatch(name)
+            left = last.with_name(name)
+            if match is None or match["name"] != last.name or not _is_abandoned(left, match):
+                continue
+            with suppress(WeightsError):
+                read_json(left)
+                temporaries = {path: path.with_name(name.replace(last.name, path.name, 1)) for path in (first, *others)}
+                if not (os.path.lexists(temporaries[first]) or os.path.lexists(first)):
+                    continue
+                if os.path.lexists(temporaries[first]):  # else it is gone, and what is there is newer
+                    gone.unlink(missing_ok=True)
+                for path, temporary in temporaries.items():
+                    if os.path.lexists(temporary):
+                        os.replace(temporary, path)
+                return
+
+
+def holds(path: Path, content: Content) -> bool:
+    """Whether a file holds these bytes already, or, of one that is to go, is not there."""
+    with suppress(OSError, ValueError):
+        if content is None:
+            return not os.path.lexists(path)
+        if isinstance(content, bytes):
+            found = path.lstat()
+            return stat.S_ISREG(found.st_mode) and found.st_size == len(content) and path.read_bytes() == content
+    return False
+
+
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
+def _beside(path: Path, save: str | None = None) -> Iterator[Path]:
     """A temporary path beside `path`, gone at the end; what killed processes left for the same file goes too."""
     if is_folder(path):
         raise WeightsError(f"{path}: is a folder where a file was expected")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{save or secrets.token_hex(4)}.tmp")
     _remove_abandoned(path)
     _our_temporaries.add(temporary.name)
     try:
@@ -155,12 +214,17 @@ def _remove_abandoned(path: Path) -> None:
     with suppress(OSError, ValueError), os.scandir(path.parent) as entries:
         for entry in entries:
             match = _TEMPORARY.fullmatch(entry.name)
-            if match is None or match["name"] != path.name or entry.name in _our_temporaries:
-                continue
-            with suppress(OSError):
-                old = time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_AFTER
-                if old or not _may_run(int(match["process"])):
-                    os.unlink(entry.path)
+            if match is not None and match["name"] == path.name:
+                with suppress(OSError):
+                    if _is_abandoned(Path(entry.path), match):
+                        os.unlink(entry.path)
+
+
+def _is_abandoned(temporary: Path, match: re.Match[str]) -> bool:
+    """Whether nobody writes a temporary file any more. match: of its name."""
+    if temporary.name in _our_temporaries:
+        return False
+    return time.time() - temporary.lstat().st_mtime > _ABANDONED_AFTER or not _may_run(int(match["process"]))
 
 
 def _may_run(process: int) -> bool:
@@ -195,13 +259,19 @@ def names_in(folder: Path) -> list[str]:
 
 
 def check_weights_file(path: Path) -> bytes:
-    """First bytes of a file of weights. WeightsError if it is missing, empty, a folder or a git-LFS pointer."""
+    """First bytes of a file of weights.
+
+    WeightsError if it is missing, empty, a folder, a device or a pipe (which may never end), or a git-LFS pointer.
+    """
     if not exists(path):
         raise WeightsError(f"{path}: no such file")
     if is_folder(path):
         raise WeightsError(f"{path}: is a folder where a file was expected")
-    with clear_errors(path, "cannot be read"), path.open("rb") as file:
-        head = file.read(64)
+    with clear_errors(path, "cannot be read"):
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
+            raise WeightsError(f"{path}: is a device, a pipe or a socket where a file was expected")
+        with path.open("rb") as file:
+            head = file.read(64)
     if not head:
         raise WeightsError(f"{path}: the file is empty")
     if head.startswith(_LFS_MAGIC):
@@ -213,10 +283,15 @@ def check_weights_file(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Text in UTF-8, line ends as they are. WeightsError if it is missing, empty or not UTF-8."""
+    """Text in UTF-8, line ends as they are. WeightsError if it is missing, empty, not UTF-8 or larger than 256 MiB."""
     check_weights_file(path)
-    with clear_errors(path, "cannot be read"):
-        data = path.read_bytes()
+    with clear_errors(path, "cannot be read"), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _LARGEST_TEXT:  # before it is read: a file with holes in it takes no room on the disk
+            raise WeightsError(f"{path}: has {size} bytes, but a text here has {_LARGEST_TEXT} at most")
+        data = file.read(_LARGEST_TEXT + 1)
+    if len(data) > _LARGEST_TEXT:
+        raise WeightsError(f"{path}: never ends, or grows while it is read")
     return decoded(data, path)
 
 

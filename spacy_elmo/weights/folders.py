@@ -151,10 +151,11 @@ def _options_in(folder: Path) -> list[str]:
     ours = CONFIG_NAME if MODEL_NAME in names else ""  # has the same structure
     names = [name for name in names if name.endswith(".json") and name != ours]
     called = [name for name in names if "options" in name.lower()]
-    return called or [name for name in names if _reads_like_options(folder / name)]
+    return called or [name for name in names if reads_like_options(folder / name)]
 
 
-def _reads_like_options(path: Path) -> bool:
+def reads_like_options(path: Path) -> bool:
+    """Whether a file holds options of a biLM, as bilm-tf structures them."""
     try:
         with clear_errors(path, "cannot be read"):
             if path.stat().st_size > _LARGEST_OPTIONS:

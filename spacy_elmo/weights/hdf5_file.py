@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +19,12 @@ from .limits import most_bytes
 
 # What h5py raises for damaged files, depending on where the damage lies.
 _ERRORS = (OSError, RuntimeError, LookupError, ValueError, TypeError, NotImplementedError, ArithmeticError)
-_MOST_DATASETS = 10_000
+_MOST_NODES = 10_000  # datasets and groups
+_DEEPEST = 32  # groups in each other
+_MOST_CHUNKS = 100_000
+# Filters of a chunked dataset, in the order in which programs apply them: of compressions one, and one that is known.
+_SHUFFLE, _DEFLATE, _FLETCHER32, _LZF = 2, 1, 3, 32000
+_FILTERS = ((_SHUFFLE,), (_DEFLATE, _LZF), (_FLETCHER32,))
 
 
 class Datasets:
@@ -43,7 +50,8 @@ class Datasets:
         A dataset may have been given a shape and no values (HDF5 reads zeros then), lie in another file, or be
         compressed to next to nothing.
         """
-        total = 0
+        total = n_chunks = 0
+        chunked = []
         for name in names:
             dataset = self._found[name]
             with _clear_errors(self.where, f"dataset '{name}' cannot be read"):
@@ -58,17 +66,72 @@ class Datasets:
                 raise WeightsError(
                     f"{self.where}: dataset '{name}' has a shape but no values: its dump was interrupted"
                 )
+            if dataset.chunks:
+                with _clear_errors(self.where, f"dataset '{name}' cannot be read"):
+                    chunks = _Chunks(dataset)
+                claimed = chunks.number * chunks.size
+                n_chunks += chunks.number
+                chunked.append((name, chunks))
             total += claimed
         if total > most_bytes(self._size):
             raise WeightsError(
                 f"{self.where}: its datasets make {total} bytes, but the file has {self._size}: it is cut short, "
                 "or compressed more than weights can be"
             )
+        if n_chunks > _MOST_CHUNKS:
+            raise WeightsError(f"{self.where}: its datasets lie in more than {_MOST_CHUNKS} chunks")
+        for name, chunks in chunked:
+            with _clear_errors(self.where, f"dataset '{name}' cannot be read"):
+                reason = chunks.problem()
+            if reason:
+                raise WeightsError(f"{self.where}: dataset '{name}' {reason}")
 
     def read_into(self, name: str, out: torch.Tensor) -> None:
         """Read a dataset into a contiguous float32 tensor of its shape; other floating-point types are converted."""
         with _clear_errors(self.where, f"dataset '{name}' cannot be read"):
             self._found[name].read_direct(out.numpy())
+
+
+class _Chunks:
+    """The parts in which a dataset is stored, each passed through filters.
+
+    number: of them. size: bytes of each, as it is read: at the edges it may be larger than what is left of the dataset.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset.id
+        self._starts = [range(0, length, step) for length, step in zip(dataset.shape, dataset.chunks, strict=True)]
+        self.number = math.prod(map(len, self._starts))
+        self.size = math.prod(dataset.chunks) * dataset.dtype.itemsize
+        layout = self._dataset.get_create_plist()
+        # Before more is asked for: a file may list any number of them.
+        self._filters = [layout.get_filter(i)[0] for i in range(min(layout.get_nfilters(), len(_FILTERS) + 1))]
+
+    def problem(self) -> str:
+        """What is wrong with the chunks, after the name of the dataset; empty if nothing is.
+
+        HDF5 inflates each to whatever it gives: what it gives is measured here before.
+        """
+        places = [next((i for i, kinds in enumerate(_FILTERS) if kind in kinds), -1) for kind in self._filters]
+        if places != sorted(set(places) - {-1}):
+            return f"passes through filters that are not read (HDF5's numbers: {self._filters})"
+        found = self._dataset.get_num_chunks()
+        if found < self.number:
+            return f"has values in {found} of its {self.number} chunks only: its dump was interrupted"
+        if not self._filters:
+            return ""
+        for start in product(*self._starts):
+            stored = self._dataset.get_chunk_info_by_coord(start).size
+            if stored > self.size + self.size // 8 + 1024:
+                return f"has a chunk of {stored} bytes for {self.size}"
+            if _DEFLATE in self._filters:
+                mask, data = self._dataset.read_direct_chunk(start)
+                if not mask >> self._filters.index(_DEFLATE) & 1:
+                    inflater = zlib.decompressobj()
+                    inflater.decompress(data, self.size + 1024)
+                    if inflater.unconsumed_tail:
+                        return f"has a chunk that inflates to more than its {self.size} bytes"
+        return ""
 
 
 @contextmanager
@@ -111,18 +174,32 @@ def import_h5py() -> ModuleType:
 
 
 def _datasets(file: Any, h5py: ModuleType, where: str) -> dict[str, Any]:
-    """All datasets by name, one-layer names brought to those of several layers. Links are not followed."""
+    """All datasets by name, one-layer names brought to those of several layers.
+
+    Links to other places and files are not followed. What has two names is there under both.
+    """
     found: dict[str, Any] = {}
-
-    def visit(name: str, node: Any) -> bool | None:
-        if isinstance(node, h5py.Dataset):
-            # TensorFlow leaves MultiRNNCell/Cell0 out of the names of a single layer.
-            found[name.replace("/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/")] = node
-        return True if len(found) > _MOST_DATASETS else None  # anything but None ends the walk
-
+    n_nodes = 0
     with _clear_errors(where, "its list of datasets cannot be read"):
-        if file.visititems(visit):
-            raise WeightsError(f"{where}: has more than {_MOST_DATASETS} datasets: not the weights of a biLM")
+        groups = [("", file)]
+        while groups:
+            prefix, group = groups.pop()
+            for name in group:
+                n_nodes += 1
+                if n_nodes > _MOST_NODES or prefix.count("/") > _DEEPEST:
+                    raise WeightsError(
+                        f"{where}: has more than {_MOST_NODES} datasets and groups, or more than {_DEEPEST} groups in "
+                        "each other: not the weights of a biLM"
+                    )
+                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                    continue
+                node = group[name]
+                if isinstance(node, h5py.Group):
+                    groups.append((f"{prefix}{name}/", node))
+                elif isinstance(node, h5py.Dataset):
+                    # TensorFlow leaves MultiRNNCell/Cell0 out of the names of a single layer.
+                    name = f"{prefix}{name}".replace("/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/")
+                    found[name] = node
     return found
 
 

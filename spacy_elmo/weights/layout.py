@@ -16,6 +16,8 @@ from ..bilm.config import BiLMConfig
 from ..bilm.model import DIRECTIONS
 from ..errors import WeightsError
 
+# Of smaller ones torch knows half: some cannot even be converted.
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # How many names an error lists before it says "and more".
 _LISTED = 5
 
@@ -139,13 +141,13 @@ def check_shapes(
 
 def listed(names: list[str]) -> str:
     """The first few names, and whether there are more."""
-    return ", ".join(names[:_LISTED]) + (" and more" if len(names) > _LISTED else "")
+    return ", ".join(f"{name:.200}" for name in names[:_LISTED]) + (" and more" if len(names) > _LISTED else "")
 
 
 def checked_values(tensor: torch.Tensor, name: str, where: str) -> torch.Tensor:
     """The tensor as float32. WeightsError if it is of another kind or has a NaN or an infinite value."""
-    if not tensor.is_floating_point():
-        raise WeightsError(f"{where}: '{name}' holds {tensor.dtype}, not floating-point weights")
+    if tensor.dtype not in _DTYPES:
+        raise WeightsError(f"{where}: '{name}' holds {tensor.dtype}, not floating-point weights of 16 bits or more")
     tensor = tensor.to(torch.float32)
     # The extremes tell, and need no memory: a NaN anywhere makes both of them NaN.
     if tensor.numel() and not torch.isfinite(torch.stack(torch.aminmax(tensor))).all():

@@ -24,7 +24,7 @@ from torch import Tensor
 from ..bilm.config import PUBLISHED_FILTERS, BiLMConfig
 from ..bilm.model import DIRECTIONS, BiLM
 from ..errors import ElmoError, WeightsError
-from .files import exists, names_in, read_json, read_text
+from .files import as_path, exists, names_in, read_json, read_text
 from .folders import CONFIG_NAME, MANY_LANGS_NAMES
 from .layout import check_shapes, checked_values, listed
 from .native import fill, new_bilm
@@ -70,7 +70,7 @@ def load_many_langs(folder: Path | str) -> BiLM:
     Raises WeightsError for anything missing, broken or inconsistent, and for a model with the encoder "lstm", which
     has no layers to give.
     """
-    folder = Path(folder)
+    folder = as_path(folder)
     where, sizes = _sizes(folder)
     encoder = _section(sizes, "encoder", "elmo", where)
     embedder = _section(sizes, "token_embedder", "cnn", where)

@@ -37,6 +37,7 @@ from .files import (
     HDF5_MAGIC,
     ZIP_MAGIC,
     Content,
+    as_path,
     check_weights_file,
     exists,
     is_folder,
@@ -54,14 +55,13 @@ from .folders import (
     refuse_beside_hdf5,
     refuse_beside_many_langs,
 )
+from .foreign import CONFIG_KEY, OUTPUT_KEY, refuse_foreign
 from .layout import OutputShape, check_shapes, checked_values, layout, start_state_shapes
 from .vocabulary import SOFTMAX_VOCABULARY_NAME, word_lines
 
-_CONFIG_KEY = "spacy_elmo_config"
 _VOCABULARY_KEY = "spacy_elmo_vocabulary"
 _CHARACTERS_KEY = "spacy_elmo_characters"
 _VERSION_KEY = "spacy_elmo_version"
-_OUTPUT_KEY = "spacy_elmo_output_layer"
 _OUTPUT_LAYERS: dict[str, Callable[..., Any]] = {
     layer.kind: layer for layer in (FullSoftmax, AdaptiveSoftmax, ContinuousOutput)
 }
@@ -101,6 +101,7 @@ def save_native(bilm: BiLM, path: Path | str, output: StoredOutput | None = None
         path = folder / SOFTMAX_VOCABULARY_NAME
         contents[path] = None if output.words is None else word_lines(output.words, path)
         contents[folder / SOFTMAX_NAME] = _softmax_content(output.softmax)
+    refuse_foreign(contents)
     write_files(contents)
 
 
@@ -111,7 +112,7 @@ def load_native(path: Path | str) -> BiLM:
     (weights renamed by other tools). A `config.json` that disagrees with the header is an error.
     Raises WeightsError for anything missing, broken or inconsistent.
     """
-    path = Path(path)
+    path = as_path(path)
     file = path / MODEL_NAME if is_folder(path) else path
     config_path = file.with_name(CONFIG_NAME)
     with _opened(file) as stored:
@@ -156,7 +157,7 @@ def bilm_from_bytes(data: bytes) -> BiLM:
             tensors.__getitem__,
             where,
         )
-    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
+    except (SafetensorError, ValueError, KeyError, RuntimeError, AttributeError, TypeError) as error:
         if isinstance(error, ElmoError):
             raise
         raise WeightsError(f"{where}: not a whole safetensors file: {error}") from error
@@ -171,9 +172,11 @@ def save_softmax(softmax: OutputLayer, path: Path | str) -> None:
     path: a file, or a folder: then `softmax.safetensors` in it.
     Raises WeightsError if a weight is NaN or infinite, or the file cannot be written; then an older one stays.
     """
-    path = Path(path)
+    path = as_path(path)
     file = path / SOFTMAX_NAME if is_folder(path) else path
-    write_files({file: _softmax_content(softmax)})
+    contents = {file: _softmax_content(softmax)}
+    refuse_foreign(contents)
+    write_files(contents)
 
 
 def _softmax_content(softmax: OutputLayer) -> Content:
@@ -181,7 +184,7 @@ def _softmax_content(softmax: OutputLayer) -> Content:
     for name, tensor in tensors.items():
         checked_values(tensor, name, "the softmax")
     output = json.dumps({"kind": softmax.kind, "settings": softmax.settings()}, sort_keys=True)
-    return partial(_write, tensors=tensors, metadata={_VERSION_KEY: __version__, _OUTPUT_KEY: output})
+    return partial(_write, tensors=tensors, metadata={_VERSION_KEY: __version__, OUTPUT_KEY: output})
 
 
 def load_native_softmax(path: Path | str) -> OutputLayer:
@@ -190,7 +193,7 @@ def load_native_softmax(path: Path | str) -> OutputLayer:
 
     Raises WeightsError for anything missing, broken or inconsistent.
     """
-    path = Path(path)
+    path = as_path(path)
     file = path / SOFTMAX_NAME if is_folder(path) else path
     with _opened(file) as stored:
         softmax = _empty_output(stored, file)
@@ -220,10 +223,11 @@ def _empty_output(stored: _Stored, file: Path) -> OutputLayer:
     try:
         with torch.device("meta"):
             softmax: OutputLayer = _OUTPUT_LAYERS[output["kind"]](**output["settings"])
-    except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        raise WeightsError(f"{file}: '{_OUTPUT_KEY}' in its header is no output layer of ours: {error!r}") from error
-    expected = ((name, tuple(tensor.shape)) for name, tensor in softmax.stored().items())
-    check_shapes(expected, stored.shapes, str(file), "tensor")
+        # A softmax that says that its matrix is another's has none; saved ones never say so.
+        shapes = {name: tuple(tensor.shape) for name, tensor in softmax.stored().items()}
+    except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError) as error:
+        raise WeightsError(f"{file}: '{OUTPUT_KEY}' in its header is no output layer of ours: {error!r}") from error
+    check_shapes(iter(shapes.items()), stored.shapes, str(file), "tensor")
     return softmax
 
 
@@ -241,7 +245,7 @@ def check_n_characters(options: Any, shape: tuple[int, ...] | None, where: str) 
     n_characters = char_cnn.get("n_characters", 262) if isinstance(char_cnn, Mapping) else 262
     if n_characters not in (261, 262):
         raise WeightsError(
-            f"{where}: char_cnn.n_characters is {n_characters!r}, and the weights' char_embed has shape {shape}; "
+            f"{where}: char_cnn.n_characters is {n_characters!r:.100}, and the weights' char_embed has shape {shape}; "
             "bytes and marks are 261 rows: only 261 (training) and 262 (inference) are possible"
         )
 
@@ -268,7 +272,17 @@ def _opened(file: Path) -> Iterator[_Stored]:
         with safe_open(file, framework="pt", device="cpu") as opened:
             names = opened.keys()
             shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in names}
-            yield _stored(opened.metadata(), shapes, opened.get_tensor, str(file))
+
+            def read(name: str) -> torch.Tensor:
+                try:
+                    tensor: torch.Tensor = opened.get_tensor(name)
+                # Of types that torch, or the library, knows half: F4, ...
+                except (NotImplementedError, AttributeError, TypeError, KeyError, ValueError) as error:
+                    kind = opened.get_slice(name).get_dtype()
+                    raise WeightsError(f"{file}: '{name}' holds {kind}, which cannot be read: {error}") from error
+                return tensor
+
+            yield _stored(opened.metadata(), shapes, read, str(file))
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{file}: not a whole safetensors file (cut short, or damaged): {error}") from error
 
@@ -280,14 +294,14 @@ def _stored(
     where: str,
 ) -> _Stored:
     found: dict[str, Any] = {}
-    for key in (_CONFIG_KEY, _VOCABULARY_KEY, _CHARACTERS_KEY, _OUTPUT_KEY):
+    for key in (CONFIG_KEY, _VOCABULARY_KEY, _CHARACTERS_KEY, OUTPUT_KEY):
         text = (metadata or {}).get(key)
         try:
             found[key] = None if text is None else json.loads(text)
         except (ValueError, RecursionError) as error:
             raise WeightsError(f"{where}: '{key}' in its header is not valid JSON: {error}") from error
     tables = {VOCABULARY_NAME: found[_VOCABULARY_KEY], CHARACTERS_NAME: found[_CHARACTERS_KEY]}
-    return _Stored(found[_CONFIG_KEY], tables, shapes, read, found[_OUTPUT_KEY])
+    return _Stored(found[CONFIG_KEY], tables, shapes, read, found[OUTPUT_KEY])
 
 
 def _build(config: BiLMConfig, tables: Mapping[str, Any], stored: _Stored, where: str) -> BiLM:
@@ -340,7 +354,7 @@ def _finite_tensors(bilm: BiLM, where: str) -> dict[str, torch.Tensor]:
 
 
 def _metadata(bilm: BiLM) -> dict[str, str]:
-    metadata = {_CONFIG_KEY: json.dumps(bilm.config.to_options()), _VERSION_KEY: __version__}
+    metadata = {CONFIG_KEY: json.dumps(bilm.config.to_options()), _VERSION_KEY: __version__}
     if bilm.vocabulary is not None:
         metadata[_VOCABULARY_KEY] = json.dumps(bilm.vocabulary)
     if bilm.characters is not None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..errors import WeightsError
-from .files import ZIP_MAGIC, check_weights_file
+from .files import ZIP_MAGIC, as_path, check_weights_file
+from .limits import most_bytes
 
 # How a file of torch before 1.6 begins: its magic number, pickled. (The older .tar files are not read: torch would
 # unpack them to disk.)
@@ -21,10 +22,11 @@ def read_state_dict(path: Path | str) -> dict[str, Tensor]:
 
     The pickle in it passes torch's `weights_only` unpickler, which knows tensors and containers and calls nothing else.
     Of a file in torch's zip format the values stay in the file until they are read, so a tensor that claims to be large
-    takes no memory; of an older one, no more is read than the file holds.
+    takes no memory; of an older one, no more is read than the file holds. A tensor has values of its own: one that
+    repeats a few of them at a stride of 0 could be of any size.
     Raises WeightsError if the file is missing, broken, or holds something else.
     """
-    path = Path(path)
+    path = as_path(path)
     head = check_weights_file(path)
     zipped = head.startswith(ZIP_MAGIC)
     stored: list[int] = []
@@ -47,6 +49,14 @@ def read_state_dict(path: Path | str) -> dict[str, Tensor]:
             raise WeightsError(f"{path}: holds {type(tensor).__name__} under {name!r:.100}, not a tensor under a name")
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
             raise WeightsError(f"{path}: '{name}' is not a plain tensor ({tensor.layout}, {tensor.device})")
+        if not tensor.is_contiguous() or tensor.nbytes > tensor.untyped_storage().nbytes():
+            raise WeightsError(
+                f"{path}: '{name}' of shape {tuple(tensor.shape)} does not have its values one after the other (its "
+                f"strides are {tensor.stride()}): weights are never stored so"
+            )
+    total, size = sum(4 * tensor.numel() for tensor in found.values()), path.stat().st_size
+    if total > most_bytes(size):
+        raise WeightsError(f"{path}: its tensors make {total} bytes, but the file has {size}: they share their values")
     # Values that are read in their place in the file are not checked by torch: the next entry's would do for it.
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in found.values()}
     if zipped and sorted(filter(None, storages.values())) != stored:

@@ -17,8 +17,8 @@ from ..bilm.output_layer import OutputLayer
 from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
 from .archive import is_archive, unpacked
-from .bilm_hdf5 import load_bilm_hdf5
-from .files import HDF5_MAGIC, check_weights_file, exists, is_folder, names_in
+from .bilm_hdf5 import finish_save, load_bilm_hdf5
+from .files import HDF5_MAGIC, as_path, check_weights_file, exists, is_folder, names_in
 from .folders import (
     CONFIG_NAME,
     MANY_LANGS_NAMES,
@@ -84,9 +84,10 @@ def recognised(path: Path | str, weights: Path | str | None = None) -> Iterator[
 
     Raises WeightsError, saying what was found, if it is no biLM's weights.
     """
-    path = Path(path)
+    path = as_path(path)
+    finish_save(path if is_folder(path) else path.parent)
     if weights is not None:
-        yield _pair(path, Path(weights))
+        yield _pair(path, as_path(weights))
     elif not exists(path) and has_index(path):  # the prefix of a checkpoint's files
         yield _checkpoint(options_of(path), path)
     elif not exists(path):
@@ -159,7 +160,7 @@ def load_softmax(path: Path | str) -> OutputLayer:
     path: a file that `save_softmax` wrote, the folder that has it, or a checkpoint, as `load_bilm` takes it.
     Raises WeightsError for anything missing, broken or inconsistent, and for weights that come without one.
     """
-    path = Path(path)
+    path = as_path(path)
     own = path / SOFTMAX_NAME
     if is_folder(path) and (exists(own) or not checkpoints_in(path)):
         return load_native_softmax(own)

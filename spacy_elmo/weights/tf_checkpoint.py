@@ -14,7 +14,7 @@ from ..bilm.model import BiLM
 from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
 from .build import build, read_options
-from .files import clear_errors, exists, read_text
+from .files import as_path, clear_errors, exists, read_text
 from .folders import INDEX_SUFFIX, checkpoints_in
 from .layout import OutputShape, checked_values, listed
 from .tensor_bundle import TensorBundle, read_bundle
@@ -35,7 +35,7 @@ def load_tf_checkpoint(options_path: Path | str, prefix: Path | str) -> BiLM:
     Weights that read words need the words of their table's rows in a vocabulary beside them: see `find_vocabulary`.
     Raises WeightsError for anything missing, broken or inconsistent, and for a forward-only language model.
     """
-    options_path, prefix = Path(options_path), Path(prefix)
+    options_path, prefix = as_path(options_path), as_path(prefix)
     options = read_options(options_path)
     weights = _weights(read_bundle(prefix))
     return build(options, options_path, weights, name_of=variable_name, vocabulary_folder=prefix.parent)
@@ -46,7 +46,7 @@ def load_tf_softmax(prefix: Path | str) -> FullSoftmax:
 
     Raises WeightsError for anything missing, broken or inconsistent.
     """
-    bundle = read_bundle(Path(prefix))
+    bundle = read_bundle(as_path(prefix))
     matrix, *shape = _softmax_matrix(bundle)
     bundle.check([matrix, _BIAS])
     softmax = FullSoftmax(*shape)

@@ -18,7 +18,7 @@ from ..bilm.model import BiLM
 from ..bilm.words import WordVectors
 from ..errors import WeightsError
 from .build import build, read_options
-from .files import is_folder, made_folder, write_files
+from .files import Content, as_path, is_folder, made_folder, write_files
 from .folders import (
     TOKEN_EMBEDDINGS_NAME,
     has_options,
@@ -26,6 +26,7 @@ from .folders import (
     refuse_beside_many_langs,
     refuse_beside_output_layer,
 )
+from .foreign import refuse_foreign
 from .hdf5_file import Datasets, import_h5py, opened_hdf5
 from .hdf5_writer import Values, write_hdf5
 from .layout import check_shapes, checked_values, layout
@@ -44,7 +45,7 @@ def load_token_embeddings(options_path: Path | str, weights_path: Path | str, em
     embeddings_path: the file, with the vocabulary of its rows beside it: see `find_vocabulary`.
     Raises WeightsError for anything missing, broken or inconsistent, and if h5py is not installed.
     """
-    options_path, weights_path, embeddings_path = Path(options_path), Path(weights_path), Path(embeddings_path)
+    options_path, weights_path, embeddings_path = as_path(options_path), as_path(weights_path), as_path(embeddings_path)
     options = read_options(options_path)
     with opened_hdf5(weights_path) as weights, opened_hdf5(embeddings_path) as table:
         config = config_from(options, options_path)
@@ -80,31 +81,41 @@ def save_token_embeddings(bilm: BiLM, words: Sequence[str], path: Path | str) ->
     or infinite values, h5py that is missing, a folder that holds another model, or a file that cannot be written; then
     what was there stays.
     """
-    path = Path(path)
+    path = as_path(path)
     file = path / TOKEN_EMBEDDINGS_NAME if is_folder(path) else path
+    check_token_embeddings(bilm, words, file)
+    _check_place(bilm, made_folder(file.parent), file)
+    words = table_words_of(words)
+    vocabulary = file.with_name(VOCABULARY_NAMES[0])
+    values = Values((len(words), bilm.config.projection_dim), _token_vectors(bilm, words, str(file)))
+    contents: dict[Path, Content] = {
+        file: partial(write_hdf5, datasets={_TABLE: values}),
+        vocabulary: word_lines(words, vocabulary),
+    }
+    write_files(contents)
+    return words
+
+
+def check_token_embeddings(bilm: BiLM, words: Sequence[str], file: Path) -> None:
+    """WeightsError if `save_token_embeddings` would refuse this biLM or these words, or the files that lie there.
+
+    For who saves the weights first, which may replace those that are there.
+    """
     if bilm.config.filters is None or bilm.config.is_many_langs:
         raise WeightsError(
             f"{file}: token embeddings are for biLMs that read characters as bilm-tf does; this one reads "
             f"{'what ELMoForManyLangs reads' if bilm.config.is_many_langs else 'words from a table already'}"
         )
     import_h5py()  # says so before anything is made
-    _check_place(bilm, made_folder(file.parent), file)
-    words = table_words_of(words)
+    if is_folder(file.parent):
+        refuse_beside_output_layer(file.parent)
+        refuse_beside_many_langs(file.parent)
     vocabulary = file.with_name(VOCABULARY_NAMES[0])
-    values = Values((len(words), bilm.config.projection_dim), _token_vectors(bilm, words, str(file)))
-    write_files(
-        {
-            file: partial(write_hdf5, datasets={_TABLE: values}),
-            vocabulary: word_lines(words, vocabulary),
-        }
-    )
-    return words
+    refuse_foreign({file: None, vocabulary: word_lines(table_words_of(words), vocabulary)})
 
 
 def _check_place(bilm: BiLM, folder: Path, file: Path) -> None:
-    """WeightsError if another model lies where a file of token embeddings is to be written."""
-    refuse_beside_output_layer(folder)
-    refuse_beside_many_langs(folder)
+    """WeightsError if the weights that lie where a file of token embeddings is to be written are of another model."""
     if not has_options(folder):
         return
     path = options_of(file)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..bilm.characters import BOS, EOS, UNK
 from ..errors import WeightsError
-from .files import decoded, is_hidden, names_in, read_gzip, read_json, read_text, write_files
+from .files import as_path, decoded, is_hidden, names_in, read_gzip, read_json, read_text, write_files
 from .layout import listed
 
 # What may lie beside weights that read words, in the order in which they are tried.
@@ -31,8 +31,8 @@ def save_vocabulary(words: Sequence[str], path: Path | str) -> None:
     Raises WeightsError for other first words, a repeated word, a word that no line can hold, or a file that cannot be
     written; then an older one stays.
     """
-    check_vocabulary(words, Path(path))
-    write_files({Path(path): word_lines(words, Path(path))})
+    check_vocabulary(words, as_path(path))
+    write_files({as_path(path): word_lines(words, as_path(path))})
 
 
 def load_vocabulary(path: Path | str, n_words: int | None = None) -> list[str]:
@@ -42,7 +42,7 @@ def load_vocabulary(path: Path | str, n_words: int | None = None) -> list[str]:
     Raises WeightsError if the file is missing, broken or not such a vocabulary.
     """
     words = _without_marker(read_words(path), n_words)
-    check_vocabulary(words, Path(path))
+    check_vocabulary(words, as_path(path))
     return words
 
 
@@ -135,7 +135,7 @@ def read_words(path: Path | str) -> list[str]:
 
     Raises WeightsError if the file is missing or broken.
     """
-    path = Path(path)
+    path = as_path(path)
     if path.suffix == ".json":
         words = read_json(path)
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
