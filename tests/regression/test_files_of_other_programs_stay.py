@@ -39,8 +39,8 @@ def foreign_hdf5(path: Path) -> None:
         file["model_weights/dense/kernel:0"] = [[1.0]]
 
 
-def text(content: str) -> Callable[[Path], None]:
-    return lambda path: path.write_text(content, encoding="utf8") and None
+def text(content: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(content, encoding="utf8")
 
 
 def with_softmax(folder: Path) -> None:
@@ -52,7 +52,7 @@ HDF5: Callable[[Path], object] = lambda folder: save_bilm_hdf5(characters(), fol
 WORDS_HDF5: Callable[[Path], object] = lambda folder: save_bilm_hdf5(words("a"), folder)  # noqa: E731
 TOKENS: Callable[[Path], object] = lambda folder: save_token_embeddings(characters(), ["a"], folder)  # noqa: E731
 SOFTMAX: Callable[[Path], object] = lambda folder: save_softmax(FullSoftmax(4, 3), folder)  # noqa: E731
-CASES: dict[str, tuple[Callable[[Path], object], str, Callable[[Path], None]]] = {
+CASES: dict[str, tuple[Callable[[Path], object], str, Callable[[Path], object]]] = {
     "model of another library": (NATIVE, "model.safetensors", foreign_safetensors),
     "no safetensors at all": (NATIVE, "model.safetensors", text("mine")),
     "config of another library": (NATIVE, "config.json", text('{"model_type": "bert"}')),
