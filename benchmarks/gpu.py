@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +29,7 @@ from spacy_elmo import BiLM, BiLMConfig
 from spacy_elmo.bilm.matmul import Precision
 from spacy_elmo.bilm.softmax import SampledSoftmax
 from spacy_elmo.pretraining.config import TrainingSettings
+from spacy_elmo.pretraining.streams import Window
 
 from .common import (
     SIZES,
@@ -314,16 +314,22 @@ class Training:
         self._train = TrainingStep(bilm=bilm, softmax=softmax, optimizer=optimizer, types=self.types, settings=settings)
         self._state, self._step = bilm.zero_state(rows), 0
 
-    def _window(self, rows: int, generator: np.random.Generator) -> Any:
+    def _window(self, rows: int, generator: np.random.Generator) -> Window:
         chances = (np.arange(len(self.types)) + 2.7) ** -1.2
         ids = generator.choice(len(self.types), size=(rows, UNROLL + 1), p=chances / chances.sum())
         read, index = np.unique(ids, return_inverse=True)
         index = index.reshape(ids.shape)
         targets = np.minimum(ids, self.n_vocabulary - 1)
-        return SimpleNamespace(
-            type_rows=read, forward=index[:, :-1], backward=index[:, :0:-1], starts=None,
-            forward_targets=targets[:, 1:], backward_targets=targets[:, -2::-1],
-        )  # fmt: skip
+        nowhere = np.zeros((rows, UNROLL), dtype=np.bool_)  # the state is carried on
+        return Window(
+            type_rows=read,
+            forward=index[:, :-1],
+            backward=index[:, :0:-1],
+            forward_targets=targets[:, 1:],
+            backward_targets=targets[:, -2::-1],
+            starts=nowhere,
+            document_starts=nowhere,
+        )
 
     def run(self, steps: int) -> float:
         """Train. RETURNS: tokens."""

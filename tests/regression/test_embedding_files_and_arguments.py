@@ -289,7 +289,7 @@ def test_the_journal_of_the_next_run_is_not_removed(tmp_path: Path, monkeypatch:
             )
             for value in (np.array([1, 2]), 1.5, [1], {}, b"all", 10**5000, object())
         ),
-        *(({name: None}, f"^{name} is ") for name in ("layers", "dtype", "lang", "text", "max_length", "resume")),
+        *(({name: None}, f"^{name} is ") for name in ("layers", "dtype", "text", "max_length", "resume")),
         *(({name: True}, f"^{name} is ") for name in ("layers", "batch_words", "max_length", "lang", "state")),
         ({"batch_words": 2**31}, "not 2147483648"),
         ({"output": None}, "output is a path"),
