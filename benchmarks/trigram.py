@@ -196,10 +196,11 @@ def perplexities(losses: np.ndarray, dev: EncodedCorpus, parts: Sequence[tuple[s
     sentences = dev.document_starts[ends]
     spans = {name: slice(a, b) for (name, _), a, b in zip(parts, sentences[:-1], sentences[1:], strict=True)}
     spans["all"] = slice(0, dev.n_sentences)
-    return {
-        name: Perplexity.from_nll(*losses[span].sum(axis=0).tolist(), int(targets[span].sum()))
-        for name, span in spans.items()
-    }
+    found = {}
+    for name, span in spans.items():
+        forward, backward = losses[span].sum(axis=0).tolist()
+        found[name] = Perplexity.from_nll(forward, backward, int(targets[span].sum()))
+    return found
 
 
 def part(text: str) -> tuple[str, int]:

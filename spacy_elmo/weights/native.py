@@ -83,9 +83,7 @@ class StoredOutput(NamedTuple):
     why: str = ""
 
 
-def save_native(
-    bilm: BiLM, path: Path | str, output: StoredOutput | None = None, *, dtype: Dtype = "float32"
-) -> None:
+def save_native(bilm: BiLM, path: Path | str, output: StoredOutput | None = None, *, dtype: Dtype = "float32") -> None:
     """Save a biLM as a folder, made if it is not there, in place of the one of this format that it may hold.
 
     output: the output layer of its pretraining, to lie beside it. None: one that lies there stays.

@@ -50,7 +50,8 @@ class Reference:
         counts: list[dict[tuple[int, ...], int]] = [Counter(), Counter(), Counter()]
         for sentence in sentences:
             marked = [BEGIN, *sentence, END]
-            counts[2].update(zip(marked, marked[1:], marked[2:], strict=False))
+            for i in range(len(marked) - 2):
+                counts[2][tuple(marked[i : i + 3])] += 1
             counts[1][BEGIN, marked[1]] += 1
         for trigram in counts[2]:
             counts[1][trigram[1:]] += 1

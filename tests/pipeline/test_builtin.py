@@ -102,7 +102,8 @@ def test_only_use_loads_them(offering: Offering, folder: Path, tmp_path: Path) -
     nlp.analyze_pipes()
     copies = [copy.deepcopy(nlp.get_pipe("elmo")), pickle.loads(pickle.dumps(nlp)).get_pipe("elmo")]
     nlp.to_disk(tmp_path / "pipeline")
-    copies.append(spacy.load(tmp_path / "pipeline").get_pipe("elmo"))
+    again: Any = spacy.load(tmp_path / "pipeline")
+    copies.append(again.get_pipe("elmo"))
     nlp.select_pipes(disable=["tagger"])
     assert [pipe.bilm for pipe in copies] == [None, None, None]
     assert offering.calls == 0
@@ -117,7 +118,7 @@ def test_what_was_taken_is_saved(offering: Offering, folder: Path, tmp_path: Pat
     nlp.add_pipe("elmo")
     nlp(TEXT)
     nlp.to_disk(tmp_path / "pipeline")
-    again = spacy.load(tmp_path / "pipeline")
+    again: Any = spacy.load(tmp_path / "pipeline")
     assert again.get_pipe("elmo").bilm is not None
     np.testing.assert_array_equal(again(TEXT)._.elmo.layers, expected(folder))
     assert offering.calls == 1
