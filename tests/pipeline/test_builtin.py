@@ -154,7 +154,7 @@ def test_a_listener_made_for_another_shape(folder: Path, offering: Offering, tmp
     nlp.initialize(getter(nlp))
     nlp.to_disk(tmp_path / "pipeline")
     (tmp_path / "pipeline" / "elmo" / "model").write_bytes(blank_model())
-    again = spacy.load(tmp_path / "pipeline")
+    again: Any = spacy.load(tmp_path / "pipeline")
     with pytest.raises(ElmoError, match="'tagger' was initialized for ELMo weights with 3 layers of width 8; these"):
         again(TEXT)
     assert again.get_pipe("elmo").bilm is None
