@@ -213,6 +213,7 @@ COMMANDS: list[tuple[str, Callable[[list[str], Path], object]]] = [
     (r"python -m spacy elmo (corpus|debug-data) .*", as_it_stands),
     (r"cat my_text\.txt \| python -m spacy elmo corpus .*", piped),
     (r"python -m spacy elmo (perplexity|info|embed) .*", as_it_stands),
+    (r"python -m spacy elmo info", as_it_stands),
     (r"python -m spacy elmo convert .*", converts),
     (r"python -m spacy elmo curve .*", draws),
 ]

@@ -14,6 +14,7 @@ import pytest
 MAY_IMPORT = {
     "bilm": set(),
     "weights": {"bilm"},
+    "models": set(),
     "layers": {"weights", "bilm"},
     "pretraining": {"weights", "bilm"},
     "pipeline": {"layers", "weights", "bilm"},

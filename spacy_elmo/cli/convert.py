@@ -20,6 +20,13 @@ class Format(str, Enum):
     bilm_hdf5 = "bilm-hdf5"
 
 
+class Dtype(str, Enum):
+    """What its values are stored as."""
+
+    float32 = "float32"
+    float16 = "float16"
+
+
 # Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def convert(
     source: str = typer.Argument(..., help="Weights of any format that spacy-elmo reads, or a pipeline with `elmo`"),
@@ -29,8 +36,9 @@ def convert(
         None, help="Vocabulary, one word a line (.gz: compressed): with bilm-hdf5, write its token embeddings too"
     ),
     component: Optional[str] = typer.Option(None, help="Of a pipeline: the component whose biLM is meant"),  # noqa: UP045
+    dtype: Dtype = typer.Option(Dtype.float32, help="Of the stored values; float16, with native, halves the file"),
 ) -> None:
-    """Convert the weights of a biLM. Values are copied as they are.
+    """Convert the weights of a biLM. Values are copied as they are, unless float16 is asked for.
 
     The output layer of pretraining and its vocabulary go along where the source has them and the format can hold them.
     """
@@ -48,6 +56,8 @@ def convert(
 
         if token_embeddings is not None and to is not Format.bilm_hdf5:
             raise ElmoError("--token-embeddings are part of bilm-tf's format: add --to bilm-hdf5")
+        if dtype is not Dtype.float32 and to is not Format.native:
+            raise ElmoError("--dtype float16 is for our own format: leave out --to bilm-hdf5")
         words = None if token_embeddings is None else read_words(token_embeddings)
         output = None
         if is_pipeline(source):
@@ -61,7 +71,7 @@ def convert(
         if to is Format.native:
             if output is None and is_folder(target_path):
                 refuse_beside_output_layer(target_path)
-            save_native(bilm, target_path, output)
+            save_native(bilm, target_path, output, dtype=dtype.value)
         else:
             if words is not None:
                 check_token_embeddings(bilm, words, target_path / TOKEN_EMBEDDINGS_NAME)

@@ -30,7 +30,7 @@ from ..bilm.matmul import Precision, checked_precision
 from ..bilm.model import BiLMState
 from ..errors import ElmoError, WeightsError, shown
 from ..text_forms import TextForm, checked_text_form, doc_words, normalized
-from ..weights import load_bilm
+from ..weights import builtin_model, load_bilm
 from ..weights.files import read_json
 from .formats import Record, format_of
 from .partial_file import PartialFile, names_beside
@@ -122,6 +122,9 @@ def embed_file(
     lines = TextLines([_checked_path(path, "a text") for path in texts])
     if not isinstance(weights, BiLM):
         weights = _checked_path(weights, "weights, if no biLM,")
+        offered = None if os.path.exists(weights) else builtin_model(weights)
+        if offered is not None:  # what lies beside the weights names their language
+            weights = offered.path()
     file_format = format_of(output)
     for path in (output, *names_beside(output)):
         if os.path.exists(path):

@@ -20,7 +20,7 @@ from ..bilm import BiLM
 from ..bilm.encode import CACHE_WORDS
 from ..errors import ElmoError, NoSentencesError
 from ..text_forms import TextForm
-from .bilm_model import find_bilm, get_bilm
+from .bilm_model import find_bilm, get_bilm, set_bilm
 from .doc_layers import Backprop, DocLayers
 from .scalar_mix import ScalarMix_v1
 from .span_getters import SpanGetter, rule_spans
@@ -34,7 +34,7 @@ class Upstream(Protocol):
 
     @property
     def loaded_bilm(self) -> BiLM:
-        """The biLM; an error where there is none."""
+        """The biLM, or the built-in one; an error where there is none."""
 
     def layers_for(
         self, docs: Sequence[Doc], *, is_train: bool, listener: Model[Any, Any] | None = None
@@ -248,13 +248,15 @@ def allow_replacing(bilm: Model[Any, Any], doc_layers: DocLayers) -> None:
 
 
 def _standalone(bilm: Model[Any, Any], listener: Model[Any, Any], elmo: Any) -> Model[Any, Any]:
-    """The standalone form of a listener, with its mix as learned so far. Raises ElmoError while `elmo` is unloaded."""
-    width = elmo.loaded_bilm.config.width
+    """The standalone form of a listener, with its mix as learned so far. Raises ElmoError without any weights."""
+    loaded = elmo.loaded_bilm
+    if find_bilm(bilm) is None:  # copied before the built-in one came
+        set_bilm(bilm, copy.deepcopy(loaded))
     for name in ("replace_listener", "replace_listener_cfg"):
         bilm.attrs.pop(name, None)
     doc_layers = copy.deepcopy(elmo.doc_layers)
     model = _standalone_model(bilm, listener.layers[0].copy(), listener.attrs["elmo_dropout"], doc_layers)
-    model.set_dim("nO", width)
+    model.set_dim("nO", loaded.config.width)
     return model
 
 

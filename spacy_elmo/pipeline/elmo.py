@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,12 +25,17 @@ from ..layers.doc_layers import Backprop, DocLayers, ignore_gradient
 from ..layers.listener import LISTENER, allow_replacing, connect, is_initialized, listeners_in, set_widths
 from ..layers.span_getters import SpanGetter
 from ..text_forms import TextForm
-from ..weights import load_bilm
+from ..weights import builtin_model, load_bilm
+from ..weights.builtin import offered_names
 from .doc_elmo import drop, register_extensions, set_vector_hooks, stored
 from .doc_elmo import store as store_layers
 
 Store = Literal["layers", "mean", "none"]
 Dtype = Literal["float32", "float16"]
+
+# Held while built-in weights are loaded: threads that use a pipeline for the first time together load them once. One
+# for all components, since a lock cannot be copied or pickled with one.
+_LOADING = threading.RLock()
 
 DEFAULT_CONFIG = Config().from_str(
     """
@@ -92,6 +98,7 @@ def make_elmo(
         cache_words=cache_words,
         text=text,
         vectors=vectors,
+        lang=nlp.lang,
     )
 
 
@@ -112,6 +119,7 @@ class Elmo(TrainablePipe):
     text: what the biLM reads of a token: its "orth" (as it is written), "lower" or "norm", or what a function makes of
         a Doc's words (spacy-elmo.ptb_brackets.v1): what the weights were trained on.
     vectors: let doc.vector, token.vector, span.vector and similarity come from here.
+    lang: whose built-in weights are taken at the first use without weights. None: the vocab's.
 
     These options live in the config alone: ``spacy.load(path, config={"components": {"elmo": {...}}})`` changes them.
     Raises ElmoError for a value out of range.
@@ -134,6 +142,7 @@ class Elmo(TrainablePipe):
         cache_words: int = CACHE_WORDS,
         text: TextForm = "orth",
         vectors: bool = False,
+        lang: str | None = None,
     ) -> None:
         for option, value, allowed in (
             ("store", store, get_args(Store)),
@@ -151,6 +160,7 @@ class Elmo(TrainablePipe):
         self.model = model
         self.name = name
         self.cfg: dict[str, Any] = {}
+        self.lang = lang or vocab.lang
         self.store = store
         self.vectors = vectors
         self.doc_layers = DocLayers(
@@ -175,21 +185,39 @@ class Elmo(TrainablePipe):
 
     @property
     def bilm(self) -> BiLM | None:
-        """The biLM, or None while there are no weights."""
+        """The biLM, or None while there are no weights: the built-in ones come with the first use."""
         return find_bilm(self.model)
 
     @property
     def loaded_bilm(self) -> BiLM:
-        """The biLM. Raises ElmoError, naming the ways to bring weights, while there is none."""
+        """The biLM. While there is none, the built-in one of the pipeline's language is taken.
+
+        Raises ElmoError, naming the ways to bring weights, where there is none; WeightsError for a built-in one that is
+        broken, or offered by several packages.
+        """
         bilm = self.bilm
         if bilm is None:
+            with _LOADING:
+                if self.bilm is None:
+                    self._take_builtin()
+                bilm = self.bilm
+            assert bilm is not None
+        return bilm
+
+    def _take_builtin(self) -> None:
+        offered = builtin_model(self.lang)
+        if offered is None:
             raise ElmoError(
-                f"component '{self.name}' has no ELMo weights. Load some with "
+                f"component '{self.name}' has no ELMo weights, and none are built in for the language '{self.lang}' "
+                f"(there are: {offered_names()}). Load some with "
                 f"nlp.get_pipe('{self.name}').load_weights(path), or set `weights` in "
                 f"[initialize.components.{self.name}] of the config and call nlp.initialize(). (A component in "
                 "frozen_components is not initialized: source it from a pipeline that has weights.)"
             )
-        return bilm
+        path = offered.path()
+        with offered.named_in_errors():
+            bilm = load_bilm(path)
+        self.load_weights(bilm)
 
     @property
     def frozen(self) -> bool:
@@ -197,7 +225,7 @@ class Elmo(TrainablePipe):
         return self.doc_layers.frozen
 
     def load_weights(self, weights: str | Path | BiLM) -> None:
-        """Take weights from a file or folder that ``spacy_elmo.load_bilm`` reads, or a biLM.
+        """Take weights from what ``spacy_elmo.load_bilm`` reads (a path, a name of built-in ones), or a biLM.
 
         Raises WeightsError for what cannot be read, ElmoError where a listening component was initialized for another
         shape; the weights are then as before.
@@ -338,7 +366,7 @@ class Elmo(TrainablePipe):
         """Take weights before the components that listen are initialized.
 
         weights: ``[initialize.components.elmo] weights``: a path, or a block that makes a biLM
-            (spacy-elmo.random_bilm.v1). None or "": keep those that are there.
+            (spacy-elmo.random_bilm.v1). None or "": keep those that are there, or take the built-in ones.
         Raises ElmoError when there are none at all.
         """
         if weights:
