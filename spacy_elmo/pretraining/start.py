@@ -18,7 +18,7 @@ from .config import Settings, TrainingSettings, resolve
 from .devices import device_of
 from .distributed import Ranks
 from .initialize import InitialWeights, initial_weights
-from .objectives import check_objective, output_layer, prediction_targets
+from .objectives import check_objective, initialize_output, output_layer, prediction_targets
 from .plan import make_plan
 from .prepare import Corpora, dev_sentences, prepare_corpora
 from .streams import Stream
@@ -158,7 +158,7 @@ def make_parts(task: Task, corpora: Corpora, weights: InitialWeights | None) -> 
         bilm = weights.start(vocabulary)
     bilm.to(task.device)
     softmax = output_layer(settings.objective, targets, bilm, len(vocabulary))
-    softmax.initialize(settings.system.seed)
+    initialize_output(settings.objective, softmax, corpora, settings.system.seed)
     taken = None
     if weights is not None:
         rows_kept = weights.fill(softmax, vocabulary, corpora.train)
