@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
+
+import torch
 
 from ..bilm.adaptive import AdaptiveSoftmax
 from ..bilm.continuous import ContinuousOutput, VectorLoss
@@ -15,6 +18,7 @@ from ..bilm.softmax import FullSoftmax, SampledSoftmax
 from ..bilm.token_encoder import WordEncoder
 from ..errors import ElmoError, PretrainingError
 from .vectors import Targets, VectorTargets, WordVectors
+from .vocabulary import log_frequencies
 
 if TYPE_CHECKING:
     from .prepare import Corpora
@@ -28,34 +32,49 @@ class Objective(Protocol):
         ...
 
 
-def full_softmax(tie_weights: bool = False) -> Objective:
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxObjective:
+    """What ``full_softmax`` and ``sampled_softmax`` give.
+
+    tied: W is the biLM's word table. n_samples: None for the whole vocabulary.
+    unigram_bias: see `initialize_output`.
+    """
+
+    tied: bool
+    unigram_bias: bool
+    n_samples: int | None = None
+
+    def __call__(self, n_words: int, width: int) -> FullSoftmax:
+        """The softmax, its weights not drawn yet."""
+        if self.n_samples is None:
+            return FullSoftmax(n_words, width, tied=self.tied)
+        n_samples = max(1, min(self.n_samples, n_words // 2))
+        return SampledSoftmax(n_words, width, n_samples=n_samples, tied=self.tied)
+
+
+def full_softmax(tie_weights: bool = False, unigram_bias: bool = False) -> Objective:
     """``spacy-elmo.full_softmax.v1``: cross entropy over the whole vocabulary. Exact; for vocabularies up to some
     ten thousand words.
 
     tie_weights (bool): W is the word table of the biLM, which has to read words (model.filters = null), as with
         bilm-tf's share_embedding_softmax.
+    unigram_bias (bool): the biases begin as the log frequencies of the words in the training text and not as 0, as
+        bilm-tf's do, so that training need not find these first.
     """
-
-    def create(n_words: int, width: int) -> FullSoftmax:
-        return FullSoftmax(n_words, width, tied=tie_weights)
-
-    return create
+    return SoftmaxObjective(tied=tie_weights, unigram_bias=unigram_bias)
 
 
-def sampled_softmax(n_samples: int = 8192, tie_weights: bool = False) -> Objective:
+def sampled_softmax(n_samples: int = 8192, tie_weights: bool = False, unigram_bias: bool = False) -> Objective:
     """``spacy-elmo.sampled_softmax.v1``: cross entropy against ``n_samples`` words drawn log-uniformly, as in bilm-tf.
 
     n_samples (int): distinct negative words a step and direction. At most half of the vocabulary is ever drawn: beyond
         that the full softmax would be cheaper, and a draw of nearly every word takes very long.
     tie_weights (bool): see ``full_softmax``. The word table's gradient is dense: a step costs more with a larger one.
+    unigram_bias (bool): see ``full_softmax``.
     """
     if n_samples < 1:
         raise PretrainingError(f"objective.n_samples must be at least 1, not {n_samples}")
-
-    def create(n_words: int, width: int) -> SampledSoftmax:
-        return SampledSoftmax(n_words, width, n_samples=max(1, min(n_samples, n_words // 2)), tied=tie_weights)
-
-    return create
+    return SoftmaxObjective(tied=tie_weights, unigram_bias=unigram_bias, n_samples=n_samples)
 
 
 def adaptive_softmax(
@@ -153,6 +172,20 @@ def output_layer(objective: Objective, targets: Targets, bilm: BiLM, n_words: in
             raise PretrainingError(TIE_NEEDS_WORDS)
         layer.tie(bilm.token_encoder.embedding)
     return layer
+
+
+@torch.no_grad()
+def initialize_output(objective: Objective, layer: OutputLayer, corpora: Corpora, seed: int) -> None:
+    """Draw the weights of an objective's output layer.
+
+    With ``unigram_bias`` b_w = ln p_w, see `log_frequencies`: where y W^T is 0 the softmax is the unigram distribution
+    of the training text.
+
+    layer: on the CPU. corpora: of whose vocabulary it is.
+    """
+    layer.initialize(seed)
+    if isinstance(objective, SoftmaxObjective) and objective.unigram_bias and isinstance(layer, FullSoftmax):
+        layer.b.copy_(torch.from_numpy(log_frequencies(corpora.train, corpora.vocabulary)))
 
 
 TIE_NEEDS_WORDS = (
