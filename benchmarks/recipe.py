@@ -29,7 +29,7 @@ from thinc.api import Config
 
 from spacy_elmo import BiLM
 from spacy_elmo.pretraining.config import load_config, resolve
-from spacy_elmo.pretraining.objectives import output_layer, prediction_targets
+from spacy_elmo.pretraining.objectives import initialize_output, output_layer, prediction_targets
 from spacy_elmo.pretraining.precision import onednn_products
 from spacy_elmo.pretraining.prepare import prepare_corpora
 from spacy_elmo.pretraining.step import TrainingStep
@@ -67,7 +67,7 @@ class Training:
         )
         bilm = BiLM(settings.bilm_config(len(corpora.vocabulary))).initialize(0)
         layer = output_layer(settings.objective, targets, bilm, len(corpora.vocabulary))
-        layer.initialize(0)
+        initialize_output(settings.objective, layer, corpora, 0)
         optimizer = settings.optimizer([*bilm.parameters(), *layer.parameters()])
         self.update = TrainingStep(
             bilm=bilm, softmax=layer, optimizer=optimizer, types=corpora.train.types, settings=training

@@ -121,7 +121,7 @@ class InitialWeights:
         old = self.softmax
         if not isinstance(old, FullSoftmax) or self.words is None:
             softmax.W.zero_()
-            softmax.b.copy_(torch.from_numpy(log_frequencies(corpus, vocabulary)))
+            softmax.begin_with(torch.from_numpy(log_frequencies(corpus, vocabulary)))
             return 0
         types, counts = corpus.types, np.asarray(corpus.counts)
         targets = vocabulary.ids(types)

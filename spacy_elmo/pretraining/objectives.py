@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -77,10 +78,36 @@ def sampled_softmax(n_samples: int = 8192, tie_weights: bool = False, unigram_bi
     return SoftmaxObjective(tied=tie_weights, unigram_bias=unigram_bias, n_samples=n_samples)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveObjective:
+    """What ``adaptive_softmax`` gives. unigram_bias: see `initialize_output`."""
+
+    cutoffs: Sequence[int]
+    div_value: float
+    head_bias: bool
+    unigram_bias: bool
+
+    def __call__(self, n_words: int, width: int) -> AdaptiveSoftmax:
+        """The softmax, its weights not drawn yet. Raises PretrainingError where it cannot be made of this width."""
+        reached = [cutoff for cutoff in self.cutoffs if cutoff < n_words] or [n_words - 1]
+        try:
+            return AdaptiveSoftmax(
+                n_words,
+                width,
+                cutoffs=reached,
+                div_value=self.div_value,
+                head_bias=self.head_bias or self.unigram_bias,
+                tail_bias=self.unigram_bias,
+            )
+        except ElmoError as error:
+            raise PretrainingError(f"objective: {error}") from error
+
+
 def adaptive_softmax(
     cutoffs: list[int] = [2000, 10000],  # noqa: B006 - read only, and shown by the config
     div_value: float = 4.0,
     head_bias: bool = False,
+    unigram_bias: bool = False,
 ) -> Objective:
     """``spacy-elmo.adaptive_softmax.v1``: cross entropy of torch's adaptive softmax (Grave et al., 2017).
 
@@ -88,18 +115,14 @@ def adaptive_softmax(
         out; if it reaches none, its last word is a cluster.
     div_value (float): each cluster reads so many times fewer numbers than the one before; the head reads all.
     head_bias (bool): whether the head has biases.
+    unigram_bias (bool): head and clusters have biases, which begin as the log frequencies of the words in the training
+        text: see ``full_softmax``.
     """
     _check("cutoffs", cutoffs, "rising whole numbers, one at least, from 1 on", _rising(cutoffs))
     _check("div_value", div_value, "1 or more", 1.0 <= div_value < math.inf)
-
-    def create(n_words: int, width: int) -> AdaptiveSoftmax:
-        reached = [cutoff for cutoff in cutoffs if cutoff < n_words] or [n_words - 1]
-        try:
-            return AdaptiveSoftmax(n_words, width, cutoffs=reached, div_value=div_value, head_bias=head_bias)
-        except ElmoError as error:
-            raise PretrainingError(f"objective: {error}") from error
-
-    return create
+    return AdaptiveObjective(
+        cutoffs=tuple(cutoffs), div_value=div_value, head_bias=head_bias, unigram_bias=unigram_bias
+    )
 
 
 class ContinuousObjective:
@@ -178,14 +201,16 @@ def output_layer(objective: Objective, targets: Targets, bilm: BiLM, n_words: in
 def initialize_output(objective: Objective, layer: OutputLayer, corpora: Corpora, seed: int) -> None:
     """Draw the weights of an objective's output layer.
 
-    With ``unigram_bias`` b_w = ln p_w, see `log_frequencies`: where y W^T is 0 the softmax is the unigram distribution
-    of the training text.
+    With ``unigram_bias`` the biases begin with the words' frequencies, see `log_frequencies`: where all else is 0 the
+    distribution is that of the training text's unigrams.
 
     layer: on the CPU. corpora: of whose vocabulary it is.
     """
     layer.initialize(seed)
-    if isinstance(objective, SoftmaxObjective) and objective.unigram_bias and isinstance(layer, FullSoftmax):
-        layer.b.copy_(torch.from_numpy(log_frequencies(corpora.train, corpora.vocabulary)))
+    if not getattr(objective, "unigram_bias", False):
+        return
+    assert isinstance(layer, (FullSoftmax, AdaptiveSoftmax))
+    layer.begin_with(torch.from_numpy(log_frequencies(corpora.train, corpora.vocabulary)))
 
 
 TIE_NEEDS_WORDS = (

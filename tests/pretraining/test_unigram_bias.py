@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from spacy.tokens import Doc
 
 from spacy_elmo.bilm.model import BiLM
+from spacy_elmo.bilm.output_layer import OutputLayer
 from spacy_elmo.bilm.softmax import FullSoftmax
 from spacy_elmo.pretraining.config import load_config, resolve
 from spacy_elmo.pretraining.corpus import encode_corpus
@@ -32,6 +33,7 @@ from .conftest import MakeConfig
 
 FULL = {"@misc": "spacy-elmo.full_softmax.v1"}
 SAMPLED = {"@misc": "spacy-elmo.sampled_softmax.v1", "n_samples": 5}
+ADAPTIVE = {"@misc": "spacy-elmo.adaptive_softmax.v1", "cutoffs": [5, 9], "div_value": 2.0}
 TIED = {**SAMPLED, "tie_weights": True}
 VOCAB = spacy.blank("en").vocab
 
@@ -46,16 +48,21 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf8").splitlines()]
 
 
-def initial_softmax(config: Any) -> tuple[BiLM, FullSoftmax, Corpora]:
+def initial_layer(config: Any) -> tuple[BiLM, OutputLayer, Corpora]:
     settings, filled = resolve(config)
     corpora = prepare_corpora(settings, filled)
     vocabulary = corpora.vocabulary
     bilm_config = settings.bilm_config(len(vocabulary))
     bilm = BiLM(bilm_config, vocabulary=vocabulary.words if bilm_config.filters is None else None).initialize(0)
-    softmax = output_layer(settings.objective, vocabulary, bilm, len(vocabulary))
-    initialize_output(settings.objective, softmax, corpora, 0)
-    assert isinstance(softmax, FullSoftmax)
-    return bilm, softmax, corpora
+    layer = output_layer(settings.objective, vocabulary, bilm, len(vocabulary))
+    initialize_output(settings.objective, layer, corpora, 0)
+    return bilm, layer, corpora
+
+
+def initial_softmax(config: Any) -> tuple[BiLM, FullSoftmax, Corpora]:
+    bilm, layer, corpora = initial_layer(config)
+    assert isinstance(layer, FullSoftmax)
+    return bilm, layer, corpora
 
 
 def unigrams(sentences: list[list[str]], words: list[str]) -> dict[str, float]:
@@ -68,14 +75,16 @@ def unigrams(sentences: list[list[str]], words: list[str]) -> dict[str, float]:
     return {word: counts[word] / total for word in words}
 
 
-@pytest.mark.parametrize("objective", [FULL, SAMPLED], ids=["full", "sampled"])
+@pytest.mark.parametrize("objective", [FULL, SAMPLED, ADAPTIVE], ids=["full", "sampled", "adaptive"])
 def test_where_nothing_else_speaks_the_perplexity_is_that_of_the_unigrams(
     toy_config: MakeConfig, objective: dict[str, Any]
 ) -> None:
     config = toy_config(objective={**objective, "unigram_bias": True}, vocabulary__max_words=12)
-    bilm, softmax, corpora = initial_softmax(config)
+    bilm, softmax, corpora = initial_layer(config)
     with torch.no_grad():
-        softmax.W.zero_()
+        for parameter in softmax.parameters():
+            if parameter.dim() > 1:
+                parameter.zero_()
     words = corpora.vocabulary.words
     p = unigrams(list(corpora.train.sentences()), words)
     assert sum(p.values()) == pytest.approx(1.0)
