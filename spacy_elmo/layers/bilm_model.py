@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -28,6 +29,8 @@ class BiLMShim(Shim):
     def __init__(self, bilm: BiLM | None = None) -> None:
         super().__init__(None)
         self.bilm = bilm
+        # The biLM's learning rate as a multiple of the optimizer's.
+        self.lr_factor = 1.0
 
     @property
     def bilm(self) -> BiLM | None:
@@ -44,10 +47,12 @@ class BiLMShim(Shim):
 
     def copy(self) -> BiLMShim:
         """A copy with an id of its own, so that an optimizer keeps the two apart."""
-        return BiLMShim(copy.deepcopy(self._model))
+        other = BiLMShim(copy.deepcopy(self._model))
+        other.lr_factor = self.lr_factor
+        return other
 
     def finish_update(self, optimizer: Optimizer) -> None:
-        """Let the optimizer change every parameter that has a gradient."""
+        """Let the optimizer change every parameter that has a gradient, at ``lr_factor`` times its learning rate."""
         if self._model is None:
             return
         changed = False
@@ -55,7 +60,8 @@ class BiLMShim(Shim):
             if parameter.grad is None:
                 continue
             arrays = cast("list[FloatsXd]", [torch2xp(parameter.data), torch2xp(parameter.grad)])
-            weights, _ = optimizer((self.id, name), *arrays)
+            # Scaled gradients would not do: Adam divides by their size.
+            weights, _ = optimizer((self.id, name), *arrays, lr_scale=self.lr_factor)
             parameter.data = xp2torch(weights, device=parameter.device)
             parameter.grad = None
             changed = True
@@ -148,6 +154,17 @@ def set_bilm(model: Model[Any, Any], bilm: BiLM) -> None:
     """Put a biLM into a ``BiLM.v1`` model."""
     find_bilm(model)
     model.shims[0].bilm = bilm  # type: ignore[attr-defined]
+
+
+def set_lr_factor(model: Model[Any, Any], lr_factor: float) -> None:
+    """Let the biLM in a ``BiLM.v1`` model learn at this multiple of the optimizer's learning rate.
+
+    Raises ElmoError for one that is negative or not finite.
+    """
+    if not 0.0 <= lr_factor < math.inf:
+        raise ElmoError(f"lr_factor is a multiple of the learning rate, at least 0, not {lr_factor}")
+    find_bilm(model)
+    model.shims[0].lr_factor = lr_factor  # type: ignore[attr-defined]
 
 
 @spacy.registry.misc("spacy-elmo.random_bilm.v1")
