@@ -56,15 +56,15 @@ class BiLMShim(Shim):
         if self._model is None:
             return
         changed = False
-        for name, parameter in self._model.named_parameters():
-            if parameter.grad is None:
-                continue
-            arrays = cast("list[FloatsXd]", [torch2xp(parameter.data), torch2xp(parameter.grad)])
-            # Scaled gradients would not do: Adam divides by their size.
-            weights, _ = optimizer((self.id, name), *arrays, lr_scale=self.lr_factor)
-            parameter.data = xp2torch(weights, device=parameter.device)
-            parameter.grad = None
-            changed = True
+        with _learning_at(optimizer, self.lr_factor):
+            for name, parameter in self._model.named_parameters():
+                if parameter.grad is None:
+                    continue
+                arrays = cast("list[FloatsXd]", [torch2xp(parameter.data), torch2xp(parameter.grad)])
+                weights, _ = optimizer((self.id, name), *arrays)
+                parameter.data = xp2torch(weights, device=parameter.device)
+                parameter.grad = None
+                changed = True
         if changed:
             self._model.invalidate()
 
@@ -103,6 +103,20 @@ class BiLMShim(Shim):
         """The inverse of ``to_bytes``. Raises WeightsError for other bytes."""
         self.bilm = bilm_from_bytes(data) if data else None
         return self
+
+
+@contextlib.contextmanager
+def _learning_at(optimizer: Optimizer, factor: float) -> Iterator[None]:
+    """Let an optimizer learn at a multiple of its rate.
+
+    Scaled gradients would not do: Adam divides by their size. Nor thinc's ``lr_scale``: its RAdam does not look at it.
+    """
+    rate = optimizer.learn_rate
+    optimizer.learn_rate = rate * factor
+    try:
+        yield
+    finally:
+        optimizer.learn_rate = rate
 
 
 @spacy.registry.architectures("spacy-elmo.BiLM.v1")
