@@ -51,11 +51,13 @@ ENCODERS = {
     "mish": block("spacy.MishWindowEncoder.v2", width=WIDTH, depth=1, window_size=1),
     "lstm": block("spacy.TorchBiLSTMEncoder.v1", width=WIDTH, depth=1, dropout=0.0),
 }
-BOTH = {"elmo": listener(elmo_dropout=0.1), "elmo_output": listener(elmo_dropout=0.1)}
+BOTH: dict[str, dict[str, Any] | None] = {"elmo": listener(elmo_dropout=0.1), "elmo_output": listener(elmo_dropout=0.1)}
 
 
-def tok2vec(embed: str = "hash", encode: str = "maxout", **listeners: Any) -> dict[str, Any]:
-    listeners = {"elmo": None, **(listeners or BOTH)}
+def tok2vec(
+    embed: str = "hash", encode: str = "maxout", places: dict[str, dict[str, Any] | None] = BOTH
+) -> dict[str, Any]:
+    listeners = {"elmo": None, **places}
     return block("spacy-elmo.Tok2VecWithElmo.v1", embed=EMBEDDINGS[embed], encode=ENCODERS[encode], **listeners)
 
 
@@ -256,6 +258,11 @@ def run(nlp: Any, component: str) -> list[Any]:
     return predicted
 
 
+def load(path: Path) -> Any:
+    """A saved pipeline; untyped, since pipes are used as what they are."""
+    return spacy.load(path)
+
+
 def with_bilm(bilm: BiLM, **config: Any) -> Any:
     nlp = blank()
     rng = np.random.default_rng(0)
@@ -286,7 +293,7 @@ def test_every_component_learns_from_both_places_and_survives_saving(
     assert run(nlp, component) == learned
 
     nlp.to_disk(tmp_path)
-    others = [spacy.load(tmp_path), with_bilm(bilm)]
+    others = [load(tmp_path), with_bilm(bilm)]
     add(others[1], component, tok2vec())
     others[1].from_bytes(nlp.to_bytes())
     if component != "entity_linker":  # spaCy's knowledge bases cannot be copied
@@ -328,8 +335,8 @@ def test_every_embedding_with_every_encoder(bilm: BiLM, embed: str, encode: str,
     vectors = model.predict(docs)
     assert [vector.shape for vector in vectors] == [(len(doc), WIDTH) for doc in docs]
     nlp.to_disk(tmp_path)
-    again = spacy.load(tmp_path)
-    for got, wanted in zip(again.get_pipe("tagger").model.get_ref("tok2vec").predict(docs), vectors, strict=True):  # type: ignore[attr-defined]
+    again = load(tmp_path)
+    for got, wanted in zip(again.get_pipe("tagger").model.get_ref("tok2vec").predict(docs), vectors, strict=True):
         np.testing.assert_array_equal(got, wanted)
 
 
@@ -337,7 +344,7 @@ def test_every_embedding_with_every_encoder(bilm: BiLM, embed: str, encode: str,
 def test_the_gradient_reaches_the_mix_of_every_place(bilm: BiLM, places: list[str]) -> None:
     nlp = with_bilm(bilm)
     # the encoder's vector alone has the embedding's width, so that the two are equal
-    add(nlp, "tagger", tok2vec(**{place: listener(elmo_dropout=0.0) for place in places}))
+    add(nlp, "tagger", tok2vec(places={place: listener(elmo_dropout=0.0) for place in places}))
     # (not at once: a tagger's output layer begins with zeros, which pass no gradient)
     train(nlp, 1)
     nlp.get_pipe("tagger").update(gold(nlp.vocab))
@@ -397,7 +404,7 @@ def test_an_encoder_without_a_width_and_no_listener_at_all(bilm: BiLM) -> None:
     with pytest.raises(ElmoError, match="encoder 'noop' does not tell its width"):
         add(nlp, "tagger", depth_0)
     with pytest.raises(ElmoError, match=r"take spacy\.Tok2Vec\.v2"):
-        add(nlp, "tagger", tok2vec(elmo=None))
+        add(nlp, "tagger", tok2vec(places={}))
 
 
 def shared(bilm: BiLM, names: list[str], **config: Any) -> Any:
@@ -419,14 +426,14 @@ def test_one_tok2vec_shared_by_several_components(bilm: BiLM, frozen: bool, tmp_
     mixes = [one.layers[0].get_param("scalars") for one in nlp.get_pipe("elmo").listeners]
     assert min(np.abs(mix).max() for mix in mixes) > 0.0
     nlp.to_disk(tmp_path)
-    assert {name: run(spacy.load(tmp_path), name) for name in names} == learned
+    assert {name: run(load(tmp_path), name) for name in names} == learned
     # a component that leaves the shared tok2vec takes a copy of it, which listens to `elmo` for itself
     nlp.replace_listeners("tok2vec", "ner", ["model.tok2vec"])
     nlp.to_disk(tmp_path)
-    for other in (nlp, spacy.load(tmp_path)):
+    for other in (nlp, load(tmp_path)):
         assert {name: run(other, name) for name in names} == learned
         assert other.get_pipe("tok2vec").listening_components == ["tagger", "parser"]
-    assert sorted(spacy.load(tmp_path).get_pipe("elmo").listening_components) == ["ner", "tok2vec"]  # type: ignore[attr-defined]
+    assert sorted(load(tmp_path).get_pipe("elmo").listening_components) == ["ner", "tok2vec"]
 
 
 @pytest.mark.parametrize("order", [["elmo", "elmo_output"], ["elmo_output", "elmo"]])
@@ -436,7 +443,7 @@ def test_replaced_listeners_keep_what_each_was(bilm: BiLM, order: list[str], tmp
         "elmo_output": listener(elmo_dropout=0.2, mix=block("spacy-elmo.ScalarMix.v1", l2=0.5, layer_norm=True)),
     }
     nlp = with_bilm(bilm, lr_factor=0.3)
-    add(nlp, "tagger", tok2vec(**places))
+    add(nlp, "tagger", tok2vec(places=dict(places)))
     train(nlp, 15)
     tags = run(nlp, "tagger")
     vectors = nlp.get_pipe("tagger").model.get_ref("tok2vec").predict([nlp.make_doc("Paris sleeps .")])
@@ -450,9 +457,9 @@ def test_replaced_listeners_keep_what_each_was(bilm: BiLM, order: list[str], tmp
         assert config[place].get("projection") == old.get("projection")
         assert config[place]["mix"]["l2"] == old["mix"].get("l2", 0.0)
     nlp.to_disk(tmp_path)
-    for other in (nlp, spacy.load(tmp_path)):
+    for other in (nlp, load(tmp_path)):
         assert run(other, "tagger") == tags
-        model = other.get_pipe("tagger").model.get_ref("tok2vec")  # type: ignore[attr-defined]
+        model = other.get_pipe("tagger").model.get_ref("tok2vec")
         np.testing.assert_array_equal(model.predict([nlp.make_doc("Paris sleeps .")])[0], vectors[0])
         standalone = [node for node in model.walk() if node.name == "elmo_tok2vec"]
         assert sorted(node.get_dim("nO") for node in standalone) == [5, 16]
