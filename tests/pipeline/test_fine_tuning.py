@@ -236,6 +236,7 @@ def test_the_documented_config_trains(bilm: BiLM, tmp_path: Path) -> None:
             "eval_frequency": 1,
             "before_update": documented["training"]["before_update"] | {"step": 3},
         }
+        (tmp_path / str(last)).mkdir()
         trained, _ = run_training(init_nlp(config), tmp_path / str(last))
         start = random_bilm(lstm_dim=8, projection_dim=4).state_dict()
         changed = any(not torch.equal(value, start[name]) for name, value in weights(trained).items())
