@@ -20,7 +20,7 @@ from ..bilm import BiLM
 from ..bilm.encode import CACHE_WORDS
 from ..bilm.matmul import PRECISIONS, Precision
 from ..errors import ElmoError, WeightsError
-from ..layers.bilm_model import find_bilm, set_bilm
+from ..layers.bilm_model import find_bilm, set_bilm, set_lr_factor
 from ..layers.doc_layers import Backprop, DocLayers, ignore_gradient
 from ..layers.listener import LISTENER, allow_replacing, connect, is_initialized, listeners_in, set_widths
 from ..layers.span_getters import SpanGetter
@@ -59,6 +59,7 @@ DEFAULT_CONFIG = Config().from_str(
         "precision": "float32",
         "state": None,
         "frozen": True,
+        "lr_factor": 1.0,
         "max_length": 512,
         "cache_mb": 512,
         "cache_words": CACHE_WORDS,
@@ -76,6 +77,7 @@ def make_elmo(
     precision: str,
     state: str | None,
     frozen: bool,
+    lr_factor: float,
     max_length: int,
     cache_mb: int,
     cache_words: int,
@@ -93,6 +95,7 @@ def make_elmo(
         precision=precision,  # type: ignore[arg-type]
         state=state,  # type: ignore[arg-type]
         frozen=frozen,
+        lr_factor=lr_factor,
         max_length=max_length,
         cache_mb=cache_mb,
         cache_words=cache_words,
@@ -113,6 +116,7 @@ class Elmo(TrainablePipe):
         has it). A biLM that trains (frozen = false) uses float32 while it does.
     state: where the LSTMs start, "zero" or "warm"; None: the weights' own policy.
     frozen: whether the biLM stays as it is in training. False: it learns through all its listeners.
+    lr_factor: the learning rate of a biLM that trains, as a multiple of the optimizer's; its weight decay too.
     max_length: steps of a window inside the biLM: bounds memory, changes no result by more than rounding.
     cache_mb: bound in MB of the memo that keeps training texts' layers from step to step.
     cache_words: how many word types' token vectors are kept from text to text (P floats each); 0: none.
@@ -137,6 +141,7 @@ class Elmo(TrainablePipe):
         precision: Precision = "float32",
         state: Literal["zero", "warm"] | None = None,
         frozen: bool = True,
+        lr_factor: float = 1.0,
         max_length: int = 512,
         cache_mb: int = 512,
         cache_words: int = CACHE_WORDS,
@@ -174,7 +179,8 @@ class Elmo(TrainablePipe):
             cache_words=cache_words,
             text=text,
         )
-        allow_replacing(model, self.doc_layers)
+        set_lr_factor(model, lr_factor)
+        allow_replacing(model, self.doc_layers, lr_factor)
         self.listener_map: dict[str, list[Model[Any, Any]]] = {}
         # Set by training: from then on texts come again, so annotating remembers them.
         self._trains = False
@@ -223,6 +229,12 @@ class Elmo(TrainablePipe):
     def frozen(self) -> bool:
         """Whether the biLM stays as it is in training."""
         return self.doc_layers.frozen
+
+    def set_frozen(self, frozen: bool) -> None:
+        """Freeze the biLM, or let it learn, from the next update on. The component's config stays as it is."""
+        self.doc_layers.set_frozen(frozen)
+        if frozen:
+            self._asked = None
 
     def load_weights(self, weights: str | Path | BiLM) -> None:
         """Take weights from what ``spacy_elmo.load_bilm`` reads (a path, a name of built-in ones), or a biLM.
