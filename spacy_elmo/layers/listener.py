@@ -98,8 +98,8 @@ def _checked_mix(mix: Model[Any, Any] | None, elmo_dropout: float) -> Model[Any,
 
 
 def listeners_in(model: Model[Any, Any]) -> Iterable[Model[list[Doc], list[Floats2d]]]:
-    """The listeners in a model, however deep."""
-    return [node for node in model.walk() if LISTENER in node.attrs]
+    """The listeners in a model, however deep, in the order in which it runs them."""
+    return [node for node in model.walk(order="dfs_pre") if LISTENER in node.attrs]
 
 
 def connect(listener: Model[Any, Any], upstream: Upstream, component: str) -> Upstream | None:
