@@ -112,7 +112,7 @@ def _checked_pipeline(lang: str, pipeline: Sequence[str]) -> list[str]:
         nlp = spacy.blank(lang)
     except Exception as error:  # what a language needs, and raises without it, is its own matter
         raise ElmoError(f"spaCy does not know the language {shown(lang)}: {error}") from error
-    names = [name for name in pipeline if name not in _IMPLIED]
+    names = [name for name in pipeline if name and name not in _IMPLIED]
     if not names:
         raise ElmoError("the pipeline is empty: name the components that are to be trained, such as ner,parser")
     for name in names:
