@@ -85,6 +85,6 @@ def neighbors(
             typer.echo(f"{where}: {at}")
             for near in one.nearest:
                 at = near.occurrence
-                typer.echo(f"  {near.similarity:.3f}  {at.file}, line {at.line}: {at}")
+                typer.echo(f"  {near.similarity:.5f}  {at.file}, line {at.line}: {at}")
             if not one.nearest:
                 typer.echo("  no other occurrence")

@@ -122,7 +122,7 @@ def test_neighbors_of_weights(call: Call, model: Path, lines: Path) -> None:
         (near,) = one.nearest
         right += [
             f"{one.number}. {lines}, line {one.number}: {one.occurrence}",
-            f"  {near.similarity:.3f}  {lines}, line {near.occurrence.line}: {near.occurrence}",
+            f"  {near.similarity:.5f}  {lines}, line {near.occurrence.line}: {near.occurrence}",
         ]
     assert result.output.splitlines() == right
     assert right[0].endswith("line 1: Ann sees [us] .")
