@@ -67,7 +67,7 @@ def test_imports_follow_the_arrows(path: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize(("name", "allowed"), [("errors", set()), ("text_forms", {"errors"})])
+@pytest.mark.parametrize(("name", "allowed"), [("errors", set()), ("figures", {"errors"}), ("text_forms", {"errors"})])
 def test_files_beside_the_rooms_import_no_room(name: str, allowed: set[str]) -> None:
     modules = [module.split(".") for _, module in imported_modules(PACKAGE / f"{name}.py")]
     assert {parts[1] for parts in modules if parts[0] == PACKAGE.name} == allowed

@@ -121,8 +121,8 @@ def _projection_of(listener: Model[Any, Any]) -> Model[Any, Any] | None:
 
 
 def listeners_in(model: Model[Any, Any]) -> Iterable[Model[list[Doc], list[Floats2d]]]:
-    """The listeners in a model, however deep."""
-    return [node for node in model.walk() if LISTENER in node.attrs]
+    """The listeners in a model, however deep, in the order in which it runs them."""
+    return [node for node in model.walk(order="dfs_pre") if LISTENER in node.attrs]
 
 
 def standalone_in(model: object) -> list[DocLayers]:

@@ -29,6 +29,7 @@ from ..weights import builtin_model, load_bilm
 from ..weights.builtin import offered_names
 from .doc_elmo import drop, register_extensions, set_vector_hooks, stored
 from .doc_elmo import store as store_layers
+from .mixes import Mix, mixes_in
 
 Store = Literal["layers", "mean", "none"]
 Dtype = Literal["float32", "float16"]
@@ -261,6 +262,11 @@ class Elmo(TrainablePipe):
     def listening_components(self) -> list[str]:
         """Names of the components that listen."""
         return list(self.listener_map)
+
+    @property
+    def mixes(self) -> list[Mix]:
+        """What the layers weigh in each listener that is initialized: s_j and γ. ``mixes_of`` gives a pipeline's."""
+        return [mix for component, several in self.listener_map.items() for mix in mixes_in(component, several)]
 
     def _listeners_by_component(self) -> list[tuple[str, Model[Any, Any]]]:
         return [(component, one) for component, several in self.listener_map.items() for one in several]
