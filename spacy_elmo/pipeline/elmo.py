@@ -25,6 +25,7 @@ from ..layers.listener import LISTENER, allow_replacing, connect, is_initialized
 from ..layers.span_getters import SpanGetter
 from ..text_forms import TextForm
 from ..weights import load_bilm
+from .config_error import ElmoConfigError
 from .doc_elmo import drop, register_extensions, set_vector_hooks, stored
 from .doc_elmo import store as store_layers
 
@@ -180,10 +181,10 @@ class Elmo(TrainablePipe):
 
     @property
     def loaded_bilm(self) -> BiLM:
-        """The biLM. Raises ElmoError, naming the ways to bring weights, while there is none."""
+        """The biLM. Raises ElmoConfigError, naming the ways to bring weights, while there is none."""
         bilm = self.bilm
         if bilm is None:
-            raise ElmoError(
+            raise ElmoConfigError(
                 f"component '{self.name}' has no ELMo weights. Load some with "
                 f"nlp.get_pipe('{self.name}').load_weights(path), or set `weights` in "
                 f"[initialize.components.{self.name}] of the config and call nlp.initialize(). (A component in "
@@ -339,10 +340,13 @@ class Elmo(TrainablePipe):
 
         weights: ``[initialize.components.elmo] weights``: a path, or a block that makes a biLM
             (spacy-elmo.random_bilm.v1). None or "": keep those that are there.
-        Raises ElmoError when there are none at all.
+        Raises ElmoConfigError when there are none at all, or these cannot be taken.
         """
         if weights:
-            self.load_weights(weights)
+            try:
+                self.load_weights(weights)
+            except ElmoError as error:
+                raise ElmoConfigError(f"[initialize.components.{self.name}] weights: {error}") from error
         bilm = self.loaded_bilm
         for component, listener in self._listeners_by_component():
             set_widths(listener, bilm, component)
