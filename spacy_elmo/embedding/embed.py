@@ -21,13 +21,13 @@ import numpy as np
 import safetensors.torch
 import spacy
 import torch
-from spacy.language import Language
 from spacy.tokens import Doc
 from tqdm import tqdm
 
 from ..bilm import BiLM
 from ..bilm.matmul import Precision, checked_precision
 from ..bilm.model import BiLMState
+from ..blank_pipeline import blank_pipeline
 from ..errors import ElmoError, WeightsError, shown
 from ..text_forms import TextForm, checked_text_form, doc_words, normalized
 from ..weights import builtin_model, load_bilm
@@ -334,14 +334,6 @@ def lang_of(weights: BiLM | Path) -> str:
             meta = read_json(weights / "meta.json")
     lang = meta.get("lang") if isinstance(meta, dict) else None
     return lang if isinstance(lang, str) else "en"
-
-
-def blank_pipeline(lang: str) -> Language:
-    """The pipeline whose tokenizer cuts lines into words. Raises ElmoError for a language that does not work."""
-    try:
-        return spacy.blank(lang)
-    except Exception as error:  # what a language needs, and raises without it, is its own matter
-        raise ElmoError(f"spaCy has no tokenizer for the language {lang!r} here: {error}") from error
 
 
 class _Encoder:

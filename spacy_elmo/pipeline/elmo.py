@@ -27,6 +27,7 @@ from ..layers.span_getters import SpanGetter
 from ..text_forms import TextForm
 from ..weights import builtin_model, load_bilm
 from ..weights.builtin import offered_names
+from .config_error import ElmoConfigError
 from .doc_elmo import drop, register_extensions, set_vector_hooks, stored
 from .doc_elmo import store as store_layers
 from .mixes import Mix, mixes_in
@@ -199,8 +200,8 @@ class Elmo(TrainablePipe):
     def loaded_bilm(self) -> BiLM:
         """The biLM. While there is none, the built-in one of the pipeline's language is taken.
 
-        Raises ElmoError, naming the ways to bring weights, where there is none; WeightsError for a built-in one that is
-        broken, or offered by several packages.
+        Raises ElmoConfigError, naming the ways to bring weights, where there is none; WeightsError for a built-in one
+        that is broken, or offered by several packages.
         """
         bilm = self.bilm
         if bilm is None:
@@ -214,7 +215,7 @@ class Elmo(TrainablePipe):
     def _take_builtin(self) -> None:
         offered = builtin_model(self.lang)
         if offered is None:
-            raise ElmoError(
+            raise ElmoConfigError(
                 f"component '{self.name}' has no ELMo weights, and none are built in for the language '{self.lang}' "
                 f"(there are: {offered_names()}). Load some with "
                 f"nlp.get_pipe('{self.name}').load_weights(path), or set `weights` in "
@@ -385,10 +386,13 @@ class Elmo(TrainablePipe):
 
         weights: ``[initialize.components.elmo] weights``: a path, or a block that makes a biLM
             (spacy-elmo.random_bilm.v1). None or "": keep those that are there, or take the built-in ones.
-        Raises ElmoError when there are none at all.
+        Raises ElmoConfigError when there are none at all, or these cannot be taken.
         """
         if weights:
-            self.load_weights(weights)
+            try:
+                self.load_weights(weights)
+            except ElmoError as error:
+                raise ElmoConfigError(f"[initialize.components.{self.name}] weights: {error}") from error
         bilm = self.loaded_bilm
         for component, listener in self._listeners_by_component():
             set_widths(listener, bilm, component)

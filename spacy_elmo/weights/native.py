@@ -33,6 +33,7 @@ from ..bilm.model import BiLM
 from ..bilm.output_layer import OutputLayer
 from ..bilm.softmax import FullSoftmax
 from ..errors import ElmoError, WeightsError, shown
+from .card import CARD_NAMES, is_card
 from .files import (
     HDF5_MAGIC,
     ZIP_MAGIC,
@@ -83,10 +84,18 @@ class StoredOutput(NamedTuple):
     why: str = ""
 
 
-def save_native(bilm: BiLM, path: Path | str, output: StoredOutput | None = None, *, dtype: Dtype = "float32") -> None:
+def save_native(
+    bilm: BiLM,
+    path: Path | str,
+    output: StoredOutput | None = None,
+    card: Mapping[str, bytes] | None = None,
+    *,
+    dtype: Dtype = "float32",
+) -> None:
     """Save a biLM as a folder, made if it is not there, in place of the one of this format that it may hold.
 
     output: the output layer of its pretraining, to lie beside it. None: one that lies there stays.
+    card: what `read_card` found beside it, in place of another model's. None: what lies there stays.
     dtype: of the biLM's stored values, each rounded to the nearest; those of an output layer are float32 always.
     Raises WeightsError if a weight is NaN, infinite or too large for the dtype, the folder holds a model of another
     format, or it cannot be written (`path` is a file, the disk is full, ...); then what was there stays. ElmoError for
@@ -109,6 +118,9 @@ def save_native(bilm: BiLM, path: Path | str, output: StoredOutput | None = None
         path = folder / SOFTMAX_VOCABULARY_NAME
         contents[path] = None if output.words is None else word_lines(output.words, path)
         contents[folder / SOFTMAX_NAME] = _softmax_content(output.softmax)
+    if card is not None:
+        names = CARD_NAMES if is_card(folder) else card  # else they are anybody's, and stay
+        contents.update({folder / name: card.get(name) for name in names})
     refuse_foreign(contents)
     write_files(contents)
 
