@@ -214,7 +214,8 @@ class DiskCache:
                 self._remove(db, too_much, [*self._others(db, own), own])
             db.execute("COMMIT")
             if too_much > 0:
-                db.execute("PRAGMA incremental_vacuum").fetchall()
+                # As a script: it gives rows of no columns, after the first of which a cursor would stop.
+                db.executescript("PRAGMA incremental_vacuum")
         except sqlite3.OperationalError as error:
             if db.in_transaction:
                 db.execute("ROLLBACK")
