@@ -6,6 +6,6 @@ __version__ = "0.1.0"  # stands first: the weights room writes it into files
 
 from .bilm import BiLM, BiLMConfig
 from .errors import ElmoError
-from .weights import load_bilm, save_bilm
+from .weights import builtin_models, load_bilm, save_bilm
 
-__all__ = ["BiLM", "BiLMConfig", "ElmoError", "load_bilm", "save_bilm"]
+__all__ = ["BiLM", "BiLMConfig", "ElmoError", "builtin_models", "load_bilm", "save_bilm"]

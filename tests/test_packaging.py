@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from spacy_elmo import save_bilm
+from spacy_elmo.layers.bilm_model import random_bilm
+
 pytest.importorskip("setuptools", minversion="70.1", reason="needs setuptools, which builds wheels from 70.1 on")
 
 COMPILES = (
@@ -113,3 +116,27 @@ def test_the_sdist_holds_the_source_of_the_compiled_part(checkout: Path, compile
     with tarfile.open(build(checkout, "sdist", SPACY_ELMO_COMPILED=compiled)) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
     assert {"setup.py", SOURCE} <= set(names)
+
+
+def test_a_folder_and_an_entry_point_put_weights_into_the_wheel(checkout: Path, tmp_path: Path) -> None:
+    folder = checkout / "spacy_elmo" / "models" / "tlh"
+    save_bilm(random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4]], char_dim=2), folder, dtype="float16")
+    (folder / "__init__.py").write_text('"""Data."""\n', encoding="utf8")
+    (folder / "README.md").write_text("What they are.\n", encoding="utf8")
+    (folder / "meta.json").write_text("{}\n", encoding="utf8")
+    setup, mark = checkout / "setup.cfg", "spacy_elmo_weights =\n"
+    text = setup.read_text(encoding="utf8").replace(f"# {mark}", mark)
+    setup.write_text(text.replace(mark, f"{mark}    tlh = spacy_elmo.models.tlh\n", 1), encoding="utf8")
+    wheel = zipfile.ZipFile(build(checkout, "wheel", SPACY_ELMO_COMPILED="0"))
+    wheel.extractall(tmp_path / "unpacked")
+    code = "import spacy_elmo; print(spacy_elmo.__file__, spacy_elmo.load_bilm('tlh').config.width)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "unpacked")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    path, width = done.stdout.split()
+    assert Path(path).is_relative_to(tmp_path / "unpacked")
+    assert width == "8"
+    names = {name.rsplit("/", 1)[1] for name in wheel.namelist() if name.startswith("spacy_elmo/models/tlh/")}
+    assert names == {"__init__.py", "README.md", "config.json", "meta.json", "model.safetensors"}

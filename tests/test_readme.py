@@ -134,6 +134,36 @@ def trains(words: list[str], folder: Path) -> None:
     run([sys.executable, *words[1:], *few], folder)
 
 
+def makes_config(words: list[str], folder: Path) -> None:
+    """`elmo init-config`: another document may have made one of the same name."""
+    printed = as_it_stands([*words, "--force"], folder)
+    config = printed if words[5] == "-" else (folder / words[5]).read_text(encoding="utf8")
+    assert load_config_from_str(config)["nlp"]["pipeline"][0] == "elmo"
+
+
+def trains_made_config(words: list[str], folder: Path) -> None:
+    """`spacy train` with a config that `elmo init-config` makes in the same documents."""
+    (made,) = {line for _, line in COMMAND_LINES if line.startswith(f"python -m spacy elmo init-config {words[4]} ")}
+    makes_config(shlex.split(made), folder)
+    trains(words, folder)
+
+
+def mixes(words: list[str], folder: Path) -> None:
+    """`elmo mix`: in place of a pipeline that takes long to train, of one that was not."""
+    if not (folder / words[5]).exists():
+        code = (
+            "import sys; from spacy.training.initialize import init_nlp; from spacy.util import load_config\n"
+            "paths = {'train': 'train.spacy', 'dev': 'dev.spacy', 'elmo': sys.argv[1]}\n"
+            "config = load_config('configs/ner_elmo.cfg', {f'paths.{name}': path for name, path in paths.items()})\n"
+            "init_nlp(config).to_disk(sys.argv[2])"
+        )
+        (folder / words[5]).parent.mkdir(parents=True, exist_ok=True)
+        run([sys.executable, "-c", code, "training/bilm/model-best", words[5]], folder)
+    if "--plot" in words and importlib.util.find_spec("matplotlib") is None:
+        words = words[: words.index("--plot")]
+    assert "ner" in as_it_stands(words, folder)
+
+
 def converts(words: list[str], folder: Path) -> None:
     """`elmo convert`: of what is there, or, in place of a pipeline that takes long to train, of one that was not."""
     source = folder / words[5]
@@ -207,12 +237,16 @@ COMMANDS: list[tuple[str, Callable[[list[str], Path], object]]] = [
     (r"python -m pytest", this_runs_it),
     (r"python -m spacy project run \S+( \. .*)?", project_steps),
     (r"python -m spacy project assets --extra", project_assets),
+    (r"python -m spacy train [^/ ]+\.cfg .*", trains_made_config),
     (r"python -m spacy train .*", trains),
     (r"python -m spacy elmo pretrain .*", with_dry_run),
     (r"torchrun .* -m spacy elmo pretrain .*", on_ranks_with_dry_run),
     (r"python -m spacy elmo (corpus|debug-data) .*", as_it_stands),
     (r"cat my_text\.txt \| python -m spacy elmo corpus .*", piped),
-    (r"python -m spacy elmo (perplexity|info|embed) .*", as_it_stands),
+    (r"python -m spacy elmo (perplexity|info|embed|neighbors) .*", as_it_stands),
+    (r"python -m spacy elmo init-config .*", makes_config),
+    (r"python -m spacy elmo mix .*", mixes),
+    (r"python -m spacy elmo info", as_it_stands),
     (r"python -m spacy elmo convert .*", converts),
     (r"python -m spacy elmo curve .*", draws),
 ]

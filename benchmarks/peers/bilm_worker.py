@@ -49,6 +49,8 @@ class Training:
             config = tf.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
             self.session = tf.Session(config=config)
             self.session.run(tf.global_variables_initializer())
+            # Of all variables, the optimizer's too.
+            self.saver = tf.train.Saver(max_to_keep=1)
         flat = tf.nest.flatten
         self.starts, self.ends = flat(self.model.init_lstm_state), flat(self.model.final_lstm_state)
         rows = options["batch_size"]
@@ -69,16 +71,35 @@ class Training:
         self.step += 1
         return float(loss)
 
+    def save(self, folder: str) -> None:
+        """Write a checkpoint of TensorFlow, and the LSTM states beside it."""
+        self.saver.save(self.session, os.path.join(folder, "model.ckpt"), global_step=self.step)
+        np.savez(os.path.join(folder, f"states-{self.step}.npz"), *self.states)
 
-def load(*, threads: int, models: dict[str, dict[str, Any]], windows: str) -> tuple[dict[str, Job], dict[str, Any]]:
-    """Make the job.
+    def restore(self, folder: str, step: int) -> None:
+        """Go on where ``save`` was called after so many steps."""
+        self.saver.restore(self.session, os.path.join(folder, f"model.ckpt-{step}"))
+        with np.load(os.path.join(folder, f"states-{step}.npz")) as file:
+            self.states = [file[name] for name in file.files]
+        self.step = step
 
-    models: options of each, in bilm's form. windows: a file with the steps to go round and round, both directions:
-        ``characters`` (n, 2, B, T, C) and ``targets`` (n, 2, B, T).
+
+def read_windows(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """What a file has to be read at each step, both directions: characters (n, 2, B, T, C), targets (n, 2, B, T)."""
+    with np.load(path) as file:
+        characters, targets = (file[name].astype(np.int64) for name in ("characters", "targets"))
+    return characters, targets
+
+
+def load(
+    *, threads: int, models: dict[str, dict[str, Any]], windows: str | None = None
+) -> tuple[dict[str, Job], dict[str, Any]]:
+    """Make the jobs.
+
+    models: options of each, in bilm's form. windows: a file with the steps that ``train`` goes round and round.
     """
     tf = version_1()
-    with np.load(windows) as file:
-        characters, targets = (file[name].astype(np.int64) for name in ("characters", "targets"))
+    characters, targets = read_windows(windows) if windows is not None else (np.zeros(0), np.zeros(0))
     trainings: dict[str, Training] = {}
 
     def train(model: str, steps: int) -> dict[str, Any]:
@@ -93,7 +114,27 @@ def load(*, threads: int, models: dict[str, dict[str, Any]], windows: str) -> tu
         seconds = time.perf_counter() - start
         return {"seconds": seconds, "amount": steps * targets[0, 0].size, "losses": losses}
 
-    return {"train": train}, {"facts": f"bilm 0.1.post5, tensorflow {tf.__version__}"}
+    def train_for(
+        model: str, windows: str, seconds: float, folder: str, step: int, keep_from: int = 0
+    ) -> dict[str, Any]:
+        """Train on from a step for so long, on windows of a file, the first of which is step ``keep_from``; save.
+
+        RETURNS: the step reached, the seconds that it took, losses. The process may be another one than before.
+        """
+        if model not in trainings:
+            trainings[model] = Training(tf, models[model], threads)
+            if step:
+                trainings[model].restore(folder, step)
+        training = trainings[model]
+        parts = read_windows(windows)
+        losses: list[float] = []
+        start = time.perf_counter()
+        while (spent := time.perf_counter() - start) < seconds and training.step - keep_from < len(parts[0]):
+            losses.append(training.run(*(part[training.step - keep_from] for part in parts)))
+        training.save(folder)
+        return {"step": training.step, "seconds": spent, "losses": losses}
+
+    return {"train": train, "train_for": train_for}, {"facts": f"bilm 0.1.post5, tensorflow {tf.__version__}"}
 
 
 if __name__ == "__main__":

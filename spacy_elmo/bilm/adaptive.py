@@ -23,7 +23,7 @@ class AdaptiveSoftmax(nn.AdaptiveLogSoftmaxWithLoss):
     full softmax: perplexities are exact. The vocabulary must stand in descending order of frequency.
 
     cutoffs: c_1, c_2, ...: rising, each from 1 to V - 1.
-    head_bias: whether the head has biases. Clusters have none.
+    head_bias, tail_bias: whether the head, and the clusters, have biases. torch's clusters have none.
     Raises ElmoError for a value out of range. Parameters are zeros until ``initialize`` draws them.
     """
 
@@ -31,7 +31,14 @@ class AdaptiveSoftmax(nn.AdaptiveLogSoftmaxWithLoss):
     has_perplexity: ClassVar[bool] = True
 
     def __init__(
-        self, n_words: int, width: int, *, cutoffs: Sequence[int], div_value: float = 4.0, head_bias: bool = False
+        self,
+        n_words: int,
+        width: int,
+        *,
+        cutoffs: Sequence[int],
+        div_value: float = 4.0,
+        head_bias: bool = False,
+        tail_bias: bool = False,
     ) -> None:
         if n_words < 2 or width < 1:
             raise ElmoError(f"an adaptive softmax needs two words and one dimension, not {n_words} and {width}")
@@ -48,6 +55,13 @@ class AdaptiveSoftmax(nn.AdaptiveLogSoftmaxWithLoss):
             )
         # Made without numbers first: torch would draw them from the global generator.
         super().__init__(width, n_words, list(cutoffs), div_value, head_bias, device="meta")
+        self.tail_bias = tail_bias
+        if tail_bias:
+            for cluster in self.tail:
+                assert isinstance(cluster, nn.Sequential)
+                last = cluster[1]
+                assert isinstance(last, nn.Linear)
+                cluster[1] = nn.Linear(last.in_features, last.out_features, device="meta")
         self.to_empty(device=torch.get_default_device())
         self.n_words: int | None = n_words
         self.width = width
@@ -65,6 +79,18 @@ class AdaptiveSoftmax(nn.AdaptiveLogSoftmaxWithLoss):
                 else:
                     parameter.zero_()
         return self
+
+    @torch.no_grad()
+    def begin_with(self, log_frequencies: Tensor) -> None:
+        """Set the biases so that where all else is 0 the words have these frequencies. All biases must be there.
+
+        log_frequencies: (V,).
+        """
+        parts = log_frequencies.split([high - low for low, high in pairwise([0, *self.cutoffs])])
+        totals = [part.logsumexp(dim=0) for part in parts[1:]]
+        self.head.bias.copy_(torch.cat([parts[0], torch.stack(totals)]))
+        for cluster, part, total in zip(self.tail, parts[1:], totals, strict=True):
+            cluster[1].bias.copy_(part - total)  # type: ignore[index]
 
     def loss(self, hidden: Tensor, targets: Tensor, *, seed: int) -> Tensor:
         """Mean negative log-likelihood in nats, differentiable.
@@ -110,6 +136,7 @@ class AdaptiveSoftmax(nn.AdaptiveLogSoftmaxWithLoss):
             "cutoffs": self.cutoffs[:-1],
             "div_value": self.div_value,
             "head_bias": self.head_bias,
+            "tail_bias": self.tail_bias,
         }
 
     def stored(self) -> Mapping[str, Tensor]:

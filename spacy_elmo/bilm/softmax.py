@@ -67,6 +67,11 @@ class FullSoftmax(nn.Module):
             self.b.zero_()
         return self
 
+    @torch.no_grad()
+    def begin_with(self, log_frequencies: Tensor) -> None:
+        """Set the biases so that where y W^T is 0 the words have these frequencies. log_frequencies: (V,)."""
+        self.b.copy_(log_frequencies)
+
     def settings(self) -> dict[str, Any]:
         """Those of a softmax with a W of its own: a tied one's file holds the table, so that it can be read alone."""
         return {"n_words": self.n_words, "width": self.width}

@@ -10,12 +10,15 @@ from .curve import curve
 from .debug_data import debug_data
 from .embed import embed
 from .info import info
+from .init_config import init_config
+from .mix import mix
+from .neighbors import neighbors
 from .perplexity import perplexity
 from .pretrain import corpus, pretrain
 
 elmo_cli = typer.Typer(
     name="elmo",
-    help="Pretrain biLMs (ELMo), measure, inspect and convert them.",
+    help="Pretrain biLMs (ELMo), measure, inspect, convert and use them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -29,6 +32,9 @@ elmo_cli.command("info")(info)
 elmo_cli.command("convert")(convert)
 elmo_cli.command("curve")(curve)
 elmo_cli.command("embed")(embed)
+elmo_cli.command("neighbors")(neighbors)
+elmo_cli.command("init-config")(init_config)
+elmo_cli.command("mix")(mix)
 app.add_typer(elmo_cli)
 
 __all__ = ["elmo_cli"]

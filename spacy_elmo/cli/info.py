@@ -20,7 +20,11 @@ _LONGEST = 60  # characters of one value of meta.json
 
 # Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def info(
-    model: str = typer.Argument(..., help="Weights of any format that spacy-elmo reads, or a pipeline with `elmo`"),
+    model: Optional[str] = typer.Argument(  # noqa: UP045
+        None,
+        help="Weights of any format that spacy-elmo reads, the name of built-in ones, or a pipeline with `elmo` "
+        "[default: list the built-in ones]",
+    ),
     weights: Optional[Path] = typer.Option(None, help="Of options at MODEL, if they lie elsewhere"),  # noqa: UP045
     component: Optional[str] = typer.Option(None, help="Of a pipeline: the component whose biLM is meant"),  # noqa: UP045
     as_json: bool = typer.Option(False, "--json", help="Everything, as JSON"),
@@ -30,6 +34,11 @@ def info(
         from ..pipeline.saved_bilm import bilm_of_pipeline, is_pipeline
         from ..weights.summary import summary, summary_of
 
+        if model is None:
+            if weights is not None or component is not None:
+                raise ElmoError("--weights and --component are of a MODEL: give one")
+            _list_builtin(as_json)
+            return
         if is_pipeline(model):
             found = summary_of(bilm_of_pipeline(model, component), family="pipeline of spaCy", path=Path(model))
         elif component is not None:
@@ -41,6 +50,30 @@ def info(
         else:
             for name, text in _rows(found):
                 typer.echo(f"{name:<14} {text}")
+
+
+def _list_builtin(as_json: bool) -> None:
+    """The built-in weights, each with its package and where it lies, or what is wrong with it."""
+    from ..weights import builtin_models
+
+    models = builtin_models()
+    paths = []
+    for model in models:
+        try:
+            paths.append(str(model.path()))
+        except ElmoError as error:
+            paths.append(str(error))
+    if as_json:
+        rows = [
+            {"name": model.name, "package": model.package, "path": path}
+            for model, path in zip(models, paths, strict=True)
+        ]
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    for model, path in zip(models, paths, strict=True):
+        typer.echo(f"{model.name:<14} {model.package:<14} {path}")
+    if not models:
+        typer.echo("No installed package offers built-in weights. `elmo info PATH` tells what is at a path.")
 
 
 def _rows(found: Summary) -> Iterator[tuple[str, str]]:

@@ -21,16 +21,16 @@ import numpy as np
 import safetensors.torch
 import spacy
 import torch
-from spacy.language import Language
 from spacy.tokens import Doc
 from tqdm import tqdm
 
 from ..bilm import BiLM
 from ..bilm.matmul import Precision, checked_precision
 from ..bilm.model import BiLMState
+from ..blank_pipeline import blank_pipeline
 from ..errors import ElmoError, WeightsError, shown
 from ..text_forms import TextForm, checked_text_form, doc_words, normalized
-from ..weights import load_bilm
+from ..weights import builtin_model, load_bilm
 from ..weights.files import read_json
 from .formats import Record, format_of
 from .partial_file import PartialFile, names_beside
@@ -58,7 +58,7 @@ class Embedded:
     resumed: int
 
 
-class _Sentence:
+class Sentence:
     """A line's words as they are written in the text, and as the biLM reads them."""
 
     __slots__ = ("line", "read", "tokens")
@@ -114,14 +114,17 @@ def embed_file(
     Raises CorpusError for text that cannot be read (naming file and line), WeightsError for weights, ElmoError for
         settings that make no sense or differ from those of the unfinished run, and for files that cannot be written.
     """
-    output = _checked_path(output, "output")
+    output = checked_path(output, "output")
     if isinstance(texts, (str, os.PathLike)):
         texts = [texts]
     elif not isinstance(texts, Iterable):
         raise ElmoError(f"texts are paths of files, not {shown(texts)}")
-    lines = TextLines([_checked_path(path, "a text") for path in texts])
+    lines = TextLines([checked_path(path, "a text") for path in texts])
     if not isinstance(weights, BiLM):
-        weights = _checked_path(weights, "weights, if no biLM,")
+        weights = checked_path(weights, "weights, if no biLM,")
+        offered = None if os.path.exists(weights) else builtin_model(weights)
+        if offered is not None:  # what lies beside the weights names their language
+            weights = offered.path()
     file_format = format_of(output)
     for path in (output, *names_beside(output)):
         if os.path.exists(path):
@@ -142,11 +145,11 @@ def embed_file(
     ):
         if not isinstance(value, kind):
             raise ElmoError(f"{name} is a {kind.__name__}, not {shown(value)}")
-    batch_words = None if batch_words is None else _checked_count(batch_words, "batch_words")
-    max_length = _checked_count(max_length, "max_length")
-    split = _Splitter(checked_text_form(text), _lang_of(weights) if lang is None else lang, pretokenized)
+    batch_words = None if batch_words is None else checked_count(batch_words, "batch_words")
+    max_length = checked_count(max_length, "max_length")
+    split = Splitter(checked_text_form(text), lang_of(weights) if lang is None else lang, pretokenized)
     bilm = weights if isinstance(weights, BiLM) else load_bilm(weights)
-    layer = _checked_layer(layers, bilm.config.n_layers)
+    layer = checked_layer(layers, bilm.config.n_layers)
     encode = _Encoder(bilm, layer, np.dtype(dtype), checked_precision(precision), state, max_length)
     if batch_words is None:
         most = BYTES_PER_STEP // ((bilm.config.n_layers + 1) * bilm.config.width * np.dtype(np.float32).itemsize)
@@ -204,7 +207,8 @@ def embed_file(
         return Embedded(output, file.records, file.words, resumed)
 
 
-def _checked_layer(layers: Any, n_layers: int) -> str | int:
+def checked_layer(layers: Any, n_layers: int) -> str | int:
+    """ "all", "mean", or the number of a layer. Raises ElmoError for anything else."""
     if isinstance(layers, str) and layers in ("all", "mean"):
         return layers
     number = n_layers if isinstance(layers, str) and layers == "top" else _integer(layers)
@@ -213,7 +217,8 @@ def _checked_layer(layers: Any, n_layers: int) -> str | int:
     raise ElmoError(f"layers is 'all', 'mean', 'top', or the number of one, 0 to {n_layers}, not {shown(layers)}")
 
 
-def _checked_count(value: Any, name: str) -> int:
+def checked_count(value: Any, name: str) -> int:
+    """A number of at least 1. Raises ElmoError, naming the argument, for anything else."""
     number = _integer(value)
     if number is None or not 1 <= number <= MOST:
         raise ElmoError(f"{name} is a number from 1 to {MOST:,}, not {shown(value)}")
@@ -227,7 +232,8 @@ def _integer(value: Any) -> int | None:
         return None
 
 
-def _checked_path(value: Any, name: str) -> Path:
+def checked_path(value: Any, name: str) -> Path:
+    """A path. Raises ElmoError, naming the argument, for what is none."""
     try:
         return Path(value)
     except TypeError as error:
@@ -244,10 +250,10 @@ def _digest(bilm: BiLM) -> str:
     return digest.hexdigest()
 
 
-def _steps(lines: Iterator[Line], split: _Splitter, batch_words: int) -> Iterator[list[_Sentence]]:
+def _steps(lines: Iterator[Line], split: Splitter, batch_words: int) -> Iterator[list[Sentence]]:
     """Cut the lines into steps of at least ``batch_words`` words, a line's end counted as one; the last has less."""
     while True:
-        step: list[_Sentence] = []
+        step: list[Sentence] = []
         size = 0
         # What spaCy keeps of words that it has met is forgotten after each step.
         with split.memory():
@@ -259,7 +265,7 @@ def _steps(lines: Iterator[Line], split: _Splitter, batch_words: int) -> Iterato
         yield step
 
 
-class _Splitter:
+class Splitter:
     """Makes words of a line. text: what is read of them. lang: whose tokenizer and norms are used.
 
     pretokenized: words are what white space divides.
@@ -280,17 +286,16 @@ class _Splitter:
         """Where this ends, so does spaCy's memory of the words that came up in it."""
         return nullcontext() if self._nlp is None else self._nlp.memory_zone()
 
-    def __call__(self, line: Line) -> _Sentence:
+    def __call__(self, line: Line) -> Sentence:
+        """The words of a line. Raises ElmoError, naming the line, where the text form gives something else."""
         try:
             if self._nlp is None:
                 tokens = line.text.split()
-                return _Sentence(
-                    line, tokens, tokens if isinstance(self._text, str) else normalized(tokens, self._text)
-                )
+                return Sentence(line, tokens, tokens if isinstance(self._text, str) else normalized(tokens, self._text))
             words = line.text.split() if self._pretokenized else None
             doc = self._nlp.make_doc(line.text) if words is None else Doc(self._nlp.vocab, words=words)
             tokens, _ = doc_words(doc)
-            return _Sentence(line, tokens, tokens if self._text == "orth" else doc_words(doc, self._text)[0])
+            return Sentence(line, tokens, tokens if self._text == "orth" else doc_words(doc, self._text)[0])
         except ElmoError as error:
             raise ElmoError(f"{line}: {error}") from error
 
@@ -321,7 +326,7 @@ def _known_by(function: Any) -> Any:
     return f"a function without `config`, to be known by ({name:.80}, {key})"
 
 
-def _lang_of(weights: BiLM | Path) -> str:
+def lang_of(weights: BiLM | Path) -> str:
     """The language that the weights' own folder names."""
     meta: object = None
     if not isinstance(weights, BiLM):
@@ -329,14 +334,6 @@ def _lang_of(weights: BiLM | Path) -> str:
             meta = read_json(weights / "meta.json")
     lang = meta.get("lang") if isinstance(meta, dict) else None
     return lang if isinstance(lang, str) else "en"
-
-
-def blank_pipeline(lang: str) -> Language:
-    """The pipeline whose tokenizer cuts lines into words. Raises ElmoError for a language that does not work."""
-    try:
-        return spacy.blank(lang)
-    except Exception as error:  # what a language needs, and raises without it, is its own matter
-        raise ElmoError(f"spaCy has no tokenizer for the language {lang!r} here: {error}") from error
 
 
 class _Encoder:
@@ -364,7 +361,7 @@ class _Encoder:
         )
         self._encode([])  # says so if an option makes no sense
 
-    def __call__(self, step: Sequence[_Sentence]) -> Iterator[np.ndarray]:
+    def __call__(self, step: Sequence[Sentence]) -> Iterator[np.ndarray]:
         sentences = [sentence.read for sentence in step]
         if self._carries:
             layers = [one for sentence in sentences for one in self._encode([sentence])]

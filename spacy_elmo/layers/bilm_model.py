@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -28,6 +29,8 @@ class BiLMShim(Shim):
     def __init__(self, bilm: BiLM | None = None) -> None:
         super().__init__(None)
         self.bilm = bilm
+        # The biLM's learning rate as a multiple of the optimizer's.
+        self.lr_factor = 1.0
 
     @property
     def bilm(self) -> BiLM | None:
@@ -44,21 +47,24 @@ class BiLMShim(Shim):
 
     def copy(self) -> BiLMShim:
         """A copy with an id of its own, so that an optimizer keeps the two apart."""
-        return BiLMShim(copy.deepcopy(self._model))
+        other = BiLMShim(copy.deepcopy(self._model))
+        other.lr_factor = self.lr_factor
+        return other
 
     def finish_update(self, optimizer: Optimizer) -> None:
-        """Let the optimizer change every parameter that has a gradient."""
+        """Let the optimizer change every parameter that has a gradient, at ``lr_factor`` times its learning rate."""
         if self._model is None:
             return
         changed = False
-        for name, parameter in self._model.named_parameters():
-            if parameter.grad is None:
-                continue
-            arrays = cast("list[FloatsXd]", [torch2xp(parameter.data), torch2xp(parameter.grad)])
-            weights, _ = optimizer((self.id, name), *arrays)
-            parameter.data = xp2torch(weights, device=parameter.device)
-            parameter.grad = None
-            changed = True
+        with _learning_at(optimizer, self.lr_factor):
+            for name, parameter in self._model.named_parameters():
+                if parameter.grad is None:
+                    continue
+                arrays = cast("list[FloatsXd]", [torch2xp(parameter.data), torch2xp(parameter.grad)])
+                weights, _ = optimizer((self.id, name), *arrays)
+                parameter.data = xp2torch(weights, device=parameter.device)
+                parameter.grad = None
+                changed = True
         if changed:
             self._model.invalidate()
 
@@ -97,6 +103,20 @@ class BiLMShim(Shim):
         """The inverse of ``to_bytes``. Raises WeightsError for other bytes."""
         self.bilm = bilm_from_bytes(data) if data else None
         return self
+
+
+@contextlib.contextmanager
+def _learning_at(optimizer: Optimizer, factor: float) -> Iterator[None]:
+    """Let an optimizer learn at a multiple of its rate.
+
+    Scaled gradients would not do: Adam divides by their size. Nor thinc's ``lr_scale``: its RAdam does not look at it.
+    """
+    rate = optimizer.learn_rate
+    optimizer.learn_rate = rate * factor
+    try:
+        yield
+    finally:
+        optimizer.learn_rate = rate
 
 
 @spacy.registry.architectures("spacy-elmo.BiLM.v1")
@@ -148,6 +168,17 @@ def set_bilm(model: Model[Any, Any], bilm: BiLM) -> None:
     """Put a biLM into a ``BiLM.v1`` model."""
     find_bilm(model)
     model.shims[0].bilm = bilm  # type: ignore[attr-defined]
+
+
+def set_lr_factor(model: Model[Any, Any], lr_factor: float) -> None:
+    """Let the biLM in a ``BiLM.v1`` model learn at this multiple of the optimizer's learning rate.
+
+    Raises ElmoError for one that is negative or not finite.
+    """
+    if not 0.0 <= lr_factor < math.inf:
+        raise ElmoError(f"lr_factor is a multiple of the learning rate, at least 0, not {lr_factor}")
+    find_bilm(model)
+    model.shims[0].lr_factor = lr_factor  # type: ignore[attr-defined]
 
 
 @spacy.registry.misc("spacy-elmo.random_bilm.v1")

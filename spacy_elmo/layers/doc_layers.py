@@ -267,6 +267,12 @@ class DocLayers:
         """Drop gradients that wait: the weights they belong to go."""
         self._pending = {}
 
+    def set_frozen(self, frozen: bool) -> None:
+        """Freeze the biLM, and drop the gradients that wait for it, or let it learn from the next update on."""
+        self.frozen = frozen
+        if frozen:
+            self.discard()
+
     def _compute(self, bilm: BiLM, docs: Sequence[Doc], spans: Sequence[Offsets]) -> list[np.ndarray]:
         prepare_child_process(bilm)
         layers, width = bilm.config.n_layers + 1, bilm.config.width

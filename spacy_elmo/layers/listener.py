@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, Literal, Protocol, cast
 
 import spacy
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Linear, Model, with_array
 from thinc.types import Floats2d
 
 from ..bilm import BiLM
 from ..bilm.encode import CACHE_WORDS
 from ..errors import ElmoError, NoSentencesError
 from ..text_forms import TextForm
-from .bilm_model import find_bilm, get_bilm
+from .bilm_model import find_bilm, get_bilm, set_bilm, set_lr_factor
 from .doc_layers import CACHE_DISK_MB, Backprop, DocLayers
 from .scalar_mix import ScalarMix_v1
 from .span_getters import SpanGetter, rule_spans
 
 LISTENER = "elmo_listener"
 LINK = "elmo_link"
+PROJECTION = "elmo_projection"
+DOC_LAYERS = "elmo_doc_layers"
+# What a listener's config block says that the biLM's standalone form needs too.
+KEPT_OPTIONS = ("mix", "elmo_dropout", "projection")
 
 
 class Upstream(Protocol):
@@ -34,7 +37,7 @@ class Upstream(Protocol):
 
     @property
     def loaded_bilm(self) -> BiLM:
-        """The biLM; an error where there is none."""
+        """The biLM, or the built-in one; an error where there is none."""
 
     def layers_for(
         self, docs: Sequence[Doc], *, is_train: bool, listener: Model[Any, Any] | None = None
@@ -67,14 +70,19 @@ def ElmoListener_v1(
     grad_factor: float = 1.0,
     mix: Model[list[Any], list[Floats2d]] | None = None,
     elmo_dropout: float = 0.5,
+    projection: int | None = None,
 ) -> Model[list[Doc], list[Floats2d]]:
-    """Contextual vectors (n_tokens, 2P) of an `elmo` pipe earlier in the pipeline, mixed by weights of its own.
+    """Contextual vectors of an `elmo` pipe earlier in the pipeline, mixed by weights of its own: (n_tokens, 2P), or
+    (n_tokens, projection).
 
     upstream (str): the name of the `elmo` pipe, or "*": the nearest one before.
     grad_factor (float): weighs this listener's gradient for the biLM against the other listeners'. 0: none.
     mix: a spacy-elmo.ScalarMix.v1. None: one with its defaults.
     elmo_dropout (float): share of the mixed vector's elements dropped in training (AllenNLP's place and default, 0.5).
         The rate is this one always: spaCy's own dropout schedule does not touch it.
+    projection (int | None): width of a learned linear map of the mixed vector, after the dropout (AllenNLP's place).
+        It has a bias, which is also what it makes of a white-space token's zeros. None: no map, width 2P.
+    Raises ElmoError for a value out of range.
     """
     if not grad_factor >= 0.0:
         raise ElmoError(f"ElmoListener: grad_factor is at least 0, not {grad_factor}")
@@ -82,8 +90,8 @@ def ElmoListener_v1(
         "elmo_listener",
         forward,
         init=init,
-        layers=[_checked_mix(mix, elmo_dropout)],
-        dims={"nO": None},
+        layers=[_checked_mix(mix, elmo_dropout), *_projection_layers(projection)],
+        dims={"nO": projection},
         # "dropout_rate" would be overwritten by spaCy in every update, hence a name of its own.
         attrs={LISTENER: upstream, LINK: Link(), "grad_factor": grad_factor, "elmo_dropout": elmo_dropout},
     )
@@ -97,9 +105,30 @@ def _checked_mix(mix: Model[Any, Any] | None, elmo_dropout: float) -> Model[Any,
     return ScalarMix_v1() if mix is None else mix
 
 
+def _projection_layers(width: int | None) -> list[Model[Any, Any]]:
+    if width is None:
+        return []
+    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+        raise ElmoError(f"projection is a width of at least 1, or null for none, not {width!r}")
+    projection: Model[Any, Any] = with_array(Linear(nO=width))
+    projection.name = PROJECTION
+    return [projection]
+
+
+def _projection_of(listener: Model[Any, Any]) -> Model[Any, Any] | None:
+    """The projection of a listener or its standalone form. (By name: thinc's copies of models lose references.)"""
+    return next((layer for layer in listener.layers if layer.name == PROJECTION), None)
+
+
 def listeners_in(model: Model[Any, Any]) -> Iterable[Model[list[Doc], list[Floats2d]]]:
-    """The listeners in a model, however deep."""
-    return [node for node in model.walk() if LISTENER in node.attrs]
+    """The listeners in a model, however deep, in the order in which it runs them."""
+    return [node for node in model.walk(order="dfs_pre") if LISTENER in node.attrs]
+
+
+def standalone_in(model: object) -> list[DocLayers]:
+    """What runs the biLMs that a model has of its own (ElmoTok2Vec), however deep; none for what is no model."""
+    nodes = model.walk() if isinstance(model, Model) else []
+    return [node.attrs[DOC_LAYERS] for node in nodes if DOC_LAYERS in node.attrs]
 
 
 def connect(listener: Model[Any, Any], upstream: Upstream, component: str) -> Upstream | None:
@@ -124,7 +153,7 @@ def set_widths(listener: Model[Any, Any], bilm: BiLM, component: str) -> None:
             f"component '{component}' mixes {len(fixed)} layers by fixed weights, the ELMo weights have {n_layers}: "
             "give the ScalarMix one weight a layer"
         )
-    known = (mix.maybe_get_dim("nL"), listener.maybe_get_dim("nO"))
+    known = (mix.maybe_get_dim("nL"), mix.maybe_get_dim("nO"))
     if is_initialized(listener) and known != (n_layers, width):
         raise ElmoError(
             f"component '{component}' was initialized for ELMo weights with {known[0]} layers of width {known[1]}; "
@@ -132,22 +161,31 @@ def set_widths(listener: Model[Any, Any], bilm: BiLM, component: str) -> None:
             "the pipeline, add it again and initialize it."
         )
     mix.set_dim("nL", n_layers, force=True)
-    for node, dim in ((mix, "nI"), (mix, "nO"), (listener, "nO")):
+    projection = _projection_of(listener)
+    ends = [(listener, "nO")] if projection is None else [(projection, "nI"), (projection.layers[0], "nI")]
+    for node, dim in ((mix, "nI"), (mix, "nO"), *ends):
         node.set_dim(dim, width, force=True)
 
 
 def init(model: Model[list[Doc], list[Floats2d]], X: list[Doc] | None = None, Y: Any = None) -> None:
-    """Take the widths from the biLM and allocate the mix."""
+    """Take the widths from the biLM and allocate mix and projection."""
     link = cast("Link", model.attrs[LINK])
     set_widths(model, _upstream(model).loaded_bilm, link.component)
-    model.layers[0].initialize()
+    _allocate(model)
     link.fresh = True
+
+
+def _allocate(listener: Model[Any, Any]) -> None:
+    listener.layers[0].initialize()
+    projection = _projection_of(listener)
+    if projection is not None:
+        projection.initialize()
 
 
 def forward(
     model: Model[list[Doc], list[Floats2d]], docs: list[Doc], is_train: bool
 ) -> tuple[list[Floats2d], Callable[[list[Floats2d]], list[Doc]]]:
-    """Pull the Docs' layers, mix, drop out."""
+    """Pull the Docs' layers, mix, drop out, project."""
     upstream = _upstream(model)
     component = model.attrs[LINK].component
     # The weights may have changed since the pipeline was linked.
@@ -170,7 +208,7 @@ def forward(
 def mix_layers(
     model: Model[Any, Any], layers: Sequence[Any], backprop_layers: Backprop, is_train: bool
 ) -> tuple[list[Floats2d], Callable[[list[Floats2d]], list[Doc]]]:
-    """What a listener and its standalone form share: the mix, then dropout."""
+    """What a listener and its standalone form share: the mix, then dropout, then the projection."""
     ops = model.ops
     layers = [ops.asarray3f(x, dtype="f") for x in layers]
     outputs, backprop_mix = model.layers[0](layers, is_train)
@@ -178,8 +216,13 @@ def mix_layers(
     masks = [ops.get_dropout_mask(y.shape, rate) for y in outputs] if rate else None
     if masks is not None:
         outputs = [y * mask for y, mask in zip(outputs, masks, strict=True)]
+    projection = _projection_of(model) if outputs else None
+    if projection is not None:
+        outputs, backprop_projection = projection(outputs, is_train)
 
     def backprop(d_outputs: list[Floats2d]) -> list[Doc]:
+        if projection is not None:
+            d_outputs = backprop_projection(d_outputs)
         if masks is not None:
             d_outputs = [d * mask for d, mask in zip(d_outputs, masks, strict=True)]
         d_layers = backprop_mix(d_outputs)
@@ -212,12 +255,14 @@ def ElmoTok2Vec_v1(
     bilm: Model[list[list[str]], list[Any]],
     mix: Model[list[Any], list[Floats2d]] | None = None,
     elmo_dropout: float = 0.5,
+    projection: int | None = None,
     span_getter: SpanGetter | None = None,
     state: Literal["zero", "warm"] | None = None,
     max_length: int = 512,
     precision: Literal["float32", "bfloat16"] = "float32",
     dtype: Literal["float32", "float16"] = "float32",
     frozen: bool = True,
+    lr_factor: float = 1.0,
     cache_mb: int = 512,
     cache_words: int = CACHE_WORDS,
     text: TextForm = "orth",
@@ -226,8 +271,8 @@ def ElmoTok2Vec_v1(
 ) -> Model[list[Doc], list[Floats2d]]:
     """The same vectors as ElmoListener.v1, from a biLM of its own inside the component: no `elmo` pipe is needed.
 
-    This is what nlp.replace_listeners puts in a listener's place. bilm: a spacy-elmo.BiLM.v1. mix, elmo_dropout: as in
-    ElmoListener.v1; the others: as in the `elmo` component.
+    This is what nlp.replace_listeners puts in a listener's place. bilm: a spacy-elmo.BiLM.v1. mix, elmo_dropout,
+    projection: as in ElmoListener.v1; the others: as in the `elmo` component.
     """
     doc_layers = DocLayers(
         span_getter=span_getter or rule_spans(),
@@ -242,67 +287,96 @@ def ElmoTok2Vec_v1(
         cache_dir=cache_dir,
         cache_disk_mb=cache_disk_mb,
     )
-    return _standalone_model(bilm, _checked_mix(mix, elmo_dropout), elmo_dropout, doc_layers)
+    set_lr_factor(bilm, lr_factor)
+    mixing = [_checked_mix(mix, elmo_dropout), *_projection_layers(projection)]
+    return _standalone_model(bilm, mixing, elmo_dropout, doc_layers)
 
 
-def allow_replacing(bilm: Model[Any, Any], doc_layers: DocLayers) -> None:
+def allow_replacing(bilm: Model[Any, Any], doc_layers: DocLayers, lr_factor: float) -> None:
     """Give an `elmo` pipe's model the two callbacks by which nlp.replace_listeners asks for the standalone form."""
-    bilm.attrs["replace_listener"] = _standalone
-    bilm.attrs["replace_listener_cfg"] = partial(_standalone_config, doc_layers=doc_layers)
+    replacing = _Replacing(doc_layers, lr_factor)
+    bilm.attrs["replace_listener"] = replacing.model
+    bilm.attrs["replace_listener_cfg"] = replacing.config
 
 
-def _standalone(bilm: Model[Any, Any], listener: Model[Any, Any], elmo: Any) -> Model[Any, Any]:
-    """The standalone form of a listener, with its mix as learned so far. Raises ElmoError while `elmo` is unloaded."""
-    width = elmo.loaded_bilm.config.width
-    for name in ("replace_listener", "replace_listener_cfg"):
-        bilm.attrs.pop(name, None)
-    doc_layers = copy.deepcopy(elmo.doc_layers)
-    model = _standalone_model(bilm, listener.layers[0].copy(), listener.attrs["elmo_dropout"], doc_layers)
-    model.set_dim("nO", width)
-    return model
+class _Replacing:
+    """Answers nlp.replace_listeners: first with a config block for each listener of a component, then with the models.
+
+    spaCy does not say for which listener it wants a block, so the listener's own settings are added once the blocks
+    stand in their places.
+    """
+
+    def __init__(self, doc_layers: DocLayers, lr_factor: float) -> None:
+        self.doc_layers = doc_layers
+        self.lr_factor = lr_factor
+        # (the tok2vec's config, a copy of it with the listener still in place, the new block)
+        self._unfinished: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
+
+    def config(self, elmo_model_cfg: dict[str, Any], listening_cfg: dict[str, Any]) -> dict[str, Any]:
+        """The block of a standalone form: the biLM's, the pipe's options and, later, the listener's."""
+        options = {**self.doc_layers.config(), "lr_factor": self.lr_factor}
+        block = {"@architectures": "spacy-elmo.ElmoTok2Vec.v1", "bilm": elmo_model_cfg, **options}
+        self._unfinished.append((listening_cfg, copy.deepcopy(listening_cfg), block))
+        return block
+
+    def model(self, bilm: Model[Any, Any], listener: Model[Any, Any], elmo: Any) -> Model[Any, Any]:
+        """The standalone form of a listener, as learned so far. Raises ElmoError without any weights."""
+        for now, before, block in self._unfinished:
+            replaced = before if _is_listener(before) else _in_place_of(block, now, before)
+            block.update({name: replaced[name] for name in KEPT_OPTIONS if name in replaced})
+        self._unfinished = []
+        loaded = elmo.loaded_bilm
+        if find_bilm(bilm) is None:  # copied before the built-in one came
+            set_bilm(bilm, copy.deepcopy(loaded))
+        for name in ("replace_listener", "replace_listener_cfg"):
+            bilm.attrs.pop(name, None)
+        mixing = [layer.copy() for layer in listener.layers]
+        model = _standalone_model(bilm, mixing, listener.attrs["elmo_dropout"], copy.deepcopy(elmo.doc_layers))
+        if _projection_of(model) is None:
+            model.set_dim("nO", loaded.config.width)
+        return model
 
 
-def _standalone_config(
-    elmo_model_cfg: dict[str, Any], listening_cfg: dict[str, Any], *, doc_layers: DocLayers
-) -> dict[str, Any]:
-    """The config of ``_standalone``: the listener's mix and dropout, the pipe's options, the biLM's block."""
-    block = _find_listener_block(listening_cfg) or {}
-    config = {"@architectures": "spacy-elmo.ElmoTok2Vec.v1", "bilm": elmo_model_cfg, **doc_layers.config()}
-    return config | {name: block[name] for name in ("mix", "elmo_dropout") if name in block}
+def _is_listener(config: dict[str, Any]) -> bool:
+    return str(config.get("@architectures", "")).startswith("spacy-elmo.ElmoListener.")
 
 
-def _find_listener_block(config: Any) -> dict[str, Any] | None:
-    if not isinstance(config, dict):
-        return None
-    if str(config.get("@architectures", "")).startswith("spacy-elmo.ElmoListener."):
-        return config
-    return next((found for found in map(_find_listener_block, config.values()) if found), None)
+def _in_place_of(block: dict[str, Any], now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """The part of `before` in whose place `block` stands now; empty where it stands nowhere."""
+    for name, part in before.items():
+        if isinstance(part, dict) and isinstance(now.get(name), dict):
+            found = part if now[name] is block else _in_place_of(block, now[name], part)
+            if found:
+                return found
+    return {}
 
 
 def _standalone_model(
-    bilm: Model[Any, Any], mix: Model[Any, Any], elmo_dropout: float, doc_layers: DocLayers
+    bilm: Model[Any, Any], mixing: list[Model[Any, Any]], elmo_dropout: float, doc_layers: DocLayers
 ) -> Model[list[Doc], list[Floats2d]]:
+    """mixing: a listener's layers, the mix and perhaps the projection."""
     find_bilm(bilm)  # says so if it is another model
+    mix, *projection = mixing
     return Model(
         "elmo_tok2vec",
         _standalone_forward,
         init=_standalone_init,
-        layers=[mix, bilm],
-        dims={"nO": None},
-        attrs={"elmo_doc_layers": doc_layers, "elmo_dropout": elmo_dropout, "grad_factor": 1.0},
+        layers=[mix, bilm, *projection],
+        dims={"nO": projection[0].get_dim("nO") if projection else None},
+        attrs={DOC_LAYERS: doc_layers, "elmo_dropout": elmo_dropout, "grad_factor": 1.0},
     )
 
 
 def _standalone_init(model: Model[list[Doc], list[Floats2d]], X: Any = None, Y: Any = None) -> None:
     set_widths(model, get_bilm(model.layers[1]), "elmo_tok2vec")
     if not is_initialized(model):
-        model.layers[0].initialize()
+        _allocate(model)
 
 
 def _standalone_forward(
     model: Model[list[Doc], list[Floats2d]], docs: list[Doc], is_train: bool
 ) -> tuple[list[Floats2d], Callable[[list[Floats2d]], list[Doc]]]:
-    doc_layers = cast("DocLayers", model.attrs["elmo_doc_layers"])
+    doc_layers = cast("DocLayers", model.attrs[DOC_LAYERS])
     bilm = get_bilm(model.layers[1])
     if not is_train:
         return mix_layers(model, doc_layers.predict(bilm, docs), lambda d_layers: None, is_train)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,17 +20,24 @@ from ..bilm import BiLM
 from ..bilm.encode import CACHE_WORDS
 from ..bilm.matmul import PRECISIONS, Precision
 from ..errors import ElmoError, WeightsError
-from ..layers.bilm_model import find_bilm, set_bilm
+from ..layers.bilm_model import find_bilm, set_bilm, set_lr_factor
 from ..layers.doc_layers import CACHE_DISK_MB, Backprop, DocLayers, ignore_gradient
 from ..layers.listener import LISTENER, allow_replacing, connect, is_initialized, listeners_in, set_widths
 from ..layers.span_getters import SpanGetter
 from ..text_forms import TextForm
-from ..weights import load_bilm
+from ..weights import builtin_model, load_bilm
+from ..weights.builtin import offered_names
+from .config_error import ElmoConfigError
 from .doc_elmo import drop, register_extensions, set_vector_hooks, stored
 from .doc_elmo import store as store_layers
+from .mixes import Mix, mixes_in
 
 Store = Literal["layers", "mean", "none"]
 Dtype = Literal["float32", "float16"]
+
+# Held while built-in weights are loaded: threads that use a pipeline for the first time together load them once. One
+# for all components, since a lock cannot be copied or pickled with one.
+_LOADING = threading.RLock()
 
 DEFAULT_CONFIG = Config().from_str(
     """
@@ -53,6 +61,7 @@ DEFAULT_CONFIG = Config().from_str(
         "precision": "float32",
         "state": None,
         "frozen": True,
+        "lr_factor": 1.0,
         "max_length": 512,
         "cache_mb": 512,
         "cache_words": CACHE_WORDS,
@@ -72,6 +81,7 @@ def make_elmo(
     precision: str,
     state: str | None,
     frozen: bool,
+    lr_factor: float,
     max_length: int,
     cache_mb: int,
     cache_words: int,
@@ -91,6 +101,7 @@ def make_elmo(
         precision=precision,  # type: ignore[arg-type]
         state=state,  # type: ignore[arg-type]
         frozen=frozen,
+        lr_factor=lr_factor,
         max_length=max_length,
         cache_mb=cache_mb,
         cache_words=cache_words,
@@ -98,6 +109,7 @@ def make_elmo(
         vectors=vectors,
         cache_dir=cache_dir,
         cache_disk_mb=cache_disk_mb,
+        lang=nlp.lang,
     )
 
 
@@ -112,6 +124,7 @@ class Elmo(TrainablePipe):
         has it). A biLM that trains (frozen = false) uses float32 while it does.
     state: where the LSTMs start, "zero" or "warm"; None: the weights' own policy.
     frozen: whether the biLM stays as it is in training. False: it learns through all its listeners.
+    lr_factor: the learning rate of a biLM that trains, as a multiple of the optimizer's; its weight decay too.
     max_length: steps of a window inside the biLM: bounds memory, changes no result by more than rounding.
     cache_mb: bound in MB of the memo that keeps training texts' layers from step to step.
     cache_words: how many word types' token vectors are kept from text to text (P floats each); 0: none.
@@ -120,6 +133,7 @@ class Elmo(TrainablePipe):
     vectors: let doc.vector, token.vector, span.vector and similarity come from here.
     cache_dir: a folder in which training keeps texts' layers too, for later epochs and runs; None: it does not.
     cache_disk_mb: bound in MB of what lies there.
+    lang: whose built-in weights are taken at the first use without weights. None: the vocab's.
 
     These options live in the config alone: ``spacy.load(path, config={"components": {"elmo": {...}}})`` changes them.
     Raises ElmoError for a value out of range.
@@ -137,6 +151,7 @@ class Elmo(TrainablePipe):
         precision: Precision = "float32",
         state: Literal["zero", "warm"] | None = None,
         frozen: bool = True,
+        lr_factor: float = 1.0,
         max_length: int = 512,
         cache_mb: int = 512,
         cache_words: int = CACHE_WORDS,
@@ -144,6 +159,7 @@ class Elmo(TrainablePipe):
         vectors: bool = False,
         cache_dir: str | Path | None = None,
         cache_disk_mb: int = CACHE_DISK_MB,
+        lang: str | None = None,
     ) -> None:
         for option, value, allowed in (
             ("store", store, get_args(Store)),
@@ -161,6 +177,7 @@ class Elmo(TrainablePipe):
         self.model = model
         self.name = name
         self.cfg: dict[str, Any] = {}
+        self.lang = lang or vocab.lang
         self.store = store
         self.vectors = vectors
         self.doc_layers = DocLayers(
@@ -176,7 +193,8 @@ class Elmo(TrainablePipe):
             cache_dir=cache_dir,
             cache_disk_mb=cache_disk_mb,
         )
-        allow_replacing(model, self.doc_layers)
+        set_lr_factor(model, lr_factor)
+        allow_replacing(model, self.doc_layers, lr_factor)
         self.listener_map: dict[str, list[Model[Any, Any]]] = {}
         # Listeners that have asked for layers to train since the last update; None: this pipe is not being updated.
         self._asked: set[int] | None = None
@@ -185,29 +203,53 @@ class Elmo(TrainablePipe):
 
     @property
     def bilm(self) -> BiLM | None:
-        """The biLM, or None while there are no weights."""
+        """The biLM, or None while there are no weights: the built-in ones come with the first use."""
         return find_bilm(self.model)
 
     @property
     def loaded_bilm(self) -> BiLM:
-        """The biLM. Raises ElmoError, naming the ways to bring weights, while there is none."""
+        """The biLM. While there is none, the built-in one of the pipeline's language is taken.
+
+        Raises ElmoConfigError, naming the ways to bring weights, where there is none; WeightsError for a built-in one
+        that is broken, or offered by several packages.
+        """
         bilm = self.bilm
         if bilm is None:
-            raise ElmoError(
-                f"component '{self.name}' has no ELMo weights. Load some with "
+            with _LOADING:
+                if self.bilm is None:
+                    self._take_builtin()
+                bilm = self.bilm
+            assert bilm is not None
+        return bilm
+
+    def _take_builtin(self) -> None:
+        offered = builtin_model(self.lang)
+        if offered is None:
+            raise ElmoConfigError(
+                f"component '{self.name}' has no ELMo weights, and none are built in for the language '{self.lang}' "
+                f"(there are: {offered_names()}). Load some with "
                 f"nlp.get_pipe('{self.name}').load_weights(path), or set `weights` in "
                 f"[initialize.components.{self.name}] of the config and call nlp.initialize(). (A component in "
                 "frozen_components is not initialized: source it from a pipeline that has weights.)"
             )
-        return bilm
+        path = offered.path()
+        with offered.named_in_errors():
+            bilm = load_bilm(path)
+        self.load_weights(bilm)
 
     @property
     def frozen(self) -> bool:
         """Whether the biLM stays as it is in training."""
         return self.doc_layers.frozen
 
+    def set_frozen(self, frozen: bool) -> None:
+        """Freeze the biLM, or let it learn, from the next update on. The component's config stays as it is."""
+        self.doc_layers.set_frozen(frozen)
+        if frozen:
+            self._asked = None
+
     def load_weights(self, weights: str | Path | BiLM) -> None:
-        """Take weights from a file or folder that ``spacy_elmo.load_bilm`` reads, or a biLM.
+        """Take weights from what ``spacy_elmo.load_bilm`` reads (a path, a name of built-in ones), or a biLM.
 
         Raises WeightsError for what cannot be read, ElmoError where a listening component was initialized for another
         shape; the weights are then as before.
@@ -231,6 +273,11 @@ class Elmo(TrainablePipe):
     def listening_components(self) -> list[str]:
         """Names of the components that listen."""
         return list(self.listener_map)
+
+    @property
+    def mixes(self) -> list[Mix]:
+        """What the layers weigh in each listener that is initialized: s_j and γ. ``mixes_of`` gives a pipeline's."""
+        return [mix for component, several in self.listener_map.items() for mix in mixes_in(component, several)]
 
     def _listeners_by_component(self) -> list[tuple[str, Model[Any, Any]]]:
         return [(component, one) for component, several in self.listener_map.items() for one in several]
@@ -348,11 +395,14 @@ class Elmo(TrainablePipe):
         """Take weights before the components that listen are initialized.
 
         weights: ``[initialize.components.elmo] weights``: a path, or a block that makes a biLM
-            (spacy-elmo.random_bilm.v1). None or "": keep those that are there.
-        Raises ElmoError when there are none at all.
+            (spacy-elmo.random_bilm.v1). None or "": keep those that are there, or take the built-in ones.
+        Raises ElmoConfigError when there are none at all, or these cannot be taken.
         """
         if weights:
-            self.load_weights(weights)
+            try:
+                self.load_weights(weights)
+            except ElmoError as error:
+                raise ElmoConfigError(f"[initialize.components.{self.name}] weights: {error}") from error
         bilm = self.loaded_bilm
         for component, listener in self._listeners_by_component():
             set_widths(listener, bilm, component)

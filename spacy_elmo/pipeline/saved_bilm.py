@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from spacy.util import get_model_meta, get_package_path, is_package, load_config
 from ..bilm import BiLM
 from ..errors import WeightsError
 from ..layers.bilm_model import BiLMShim
+from ..text_forms import TextForm
 
 _FACTORY = "elmo"
 # What nlp.replace_listeners leaves: a biLM inside the component that reads it.
@@ -27,7 +29,21 @@ def is_pipeline(source: Path | str) -> bool:
     return is_package(str(source))
 
 
+@dataclass(frozen=True)
+class SavedBiLM:
+    """The biLM of a saved pipeline. text: the form of the words that it reads there. lang: the pipeline's language."""
+
+    bilm: BiLM
+    text: TextForm
+    lang: str
+
+
 def bilm_of_pipeline(source: Path | str, component: str | None = None) -> BiLM:
+    """The biLM of a pipeline, see ``saved_bilm``."""
+    return saved_bilm(source, component).bilm
+
+
+def saved_bilm(source: Path | str, component: str | None = None) -> SavedBiLM:
     """The biLM of a pipeline's `elmo` component, as training left it. Other components are not loaded.
 
     source: a folder that ``nlp.to_disk`` wrote, or the name of an installed pipeline package.
@@ -36,7 +52,7 @@ def bilm_of_pipeline(source: Path | str, component: str | None = None) -> BiLM:
     Raises WeightsError if there is no such pipeline, no such component, or several and none is named; if it holds no
     weights; or if it cannot be loaded.
     """
-    folder = _folder(source)
+    folder = folder_of(source)
     try:
         config = load_config(folder / "config.cfg")
         components = {name: config["components"][name] for name in config["nlp"]["pipeline"]}
@@ -46,19 +62,23 @@ def bilm_of_pipeline(source: Path | str, component: str | None = None) -> BiLM:
     # Vocabulary and vectors may be large, and a factory of another component may not be installed here.
     exclude = [other for other in components if other != name]
     try:
-        pipe = spacy.load(folder, exclude=[*exclude, "vocab", "tokenizer"]).get_pipe(name)
+        nlp = spacy.load(folder, exclude=[*exclude, "vocab", "tokenizer"])
+        pipe: Any = nlp.get_pipe(name)
     except Exception as error:
         raise WeightsError(f"{source}: component '{name}' cannot be loaded: {error}") from error
-    shims = [shim for node in pipe.model.walk() for shim in node.shims if isinstance(shim, BiLMShim)]  # type: ignore[attr-defined]
+    nodes = list(pipe.model.walk())
+    shims = [shim for node in nodes for shim in node.shims if isinstance(shim, BiLMShim)]
     bilms = [shim.bilm for shim in shims if shim.bilm is not None]
     if not bilms:
         raise WeightsError(f"{source}: component '{name}' has no ELMo weights: it was saved before it got any")
     if len(bilms) > 1:
         raise WeightsError(f"{source}: component '{name}' holds {len(bilms)} biLMs: which one is meant cannot be said")
-    return bilms[0]
+    standalone = [node.attrs["elmo_doc_layers"] for node in nodes if "elmo_doc_layers" in node.attrs]
+    doc_layers = standalone[0] if standalone else pipe.doc_layers
+    return SavedBiLM(bilms[0], doc_layers.text, str(nlp.lang))
 
 
-def _folder(source: Path | str) -> Path:
+def folder_of(source: Path | str) -> Path:
     """Where the files of a pipeline lie."""
     if os.path.exists(source) or not is_package(str(source)):
         return Path(source)

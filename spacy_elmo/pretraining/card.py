@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -86,6 +87,12 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def save_card(folder: Path, meta: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Write ``meta.json`` and ``README.md`` into a model's folder. Raises OSError."""
+    (folder / "meta.json").write_text(json.dumps(meta, indent=1, ensure_ascii=False), encoding="utf8")
+    (folder / README).write_text(model_card(meta, config), encoding="utf8")
 
 
 def model_card(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:

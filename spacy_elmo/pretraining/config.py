@@ -7,6 +7,7 @@ The file is a spaCy ``.cfg``: sections, ``${section.key}`` references, blocks of
 from __future__ import annotations
 
 import configparser
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -205,7 +206,7 @@ def load_config(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     RETURNS: the interpolated config. Raises PretrainingError if it cannot be read.
     """
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):  # Path.is_file raises for names that are too long
         raise PretrainingError(f"no config file at {path}")
     overrides = dict(overrides or {})
     try:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import PretrainingError, WeightsError
+from ..errors import ElmoError, PretrainingError, WeightsError
+from ..figures import new_figure, picture
 from ..weights.files import replacing
 from .output import EVALUATIONS, LOSSES
 
@@ -27,10 +28,9 @@ def draw_curve(output: Path | str) -> list[Path]:
     Raises PretrainingError where matplotlib is missing, there is nothing to draw, or a file cannot be read or written.
     """
     try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PretrainingError('the training curve needs matplotlib: pip install "spacy-elmo[plot]"') from error
+        figure = new_figure(8, 9, what="the training curve")
+    except ElmoError as error:
+        raise PretrainingError(str(error)) from error
     output = Path(output)
     columns = ((entry["step"], _number(entry.get("loss")), _number(entry.get("learn_rate"))) for entry in _read(output))
     steps = np.fromiter(columns, dtype=np.dtype((float, 3)))  # numbers alone: there may be millions of steps
@@ -38,7 +38,6 @@ def draw_curve(output: Path | str) -> list[Path]:
         raise PretrainingError(f"{output / LOSSES}: there are no steps to draw")
     evaluations = list(_read(output, EVALUATIONS)) if (output / EVALUATIONS).exists() else []
 
-    figure = Figure(figsize=(8, 9), layout="constrained")
     above, middle, below = figure.subplots(3, sharex=True)
     above.plot(*_means(steps[:, [0, 1]]).T, linewidth=1)
     above.set_ylabel("training loss (nats a word)")
@@ -60,12 +59,9 @@ def draw_curve(output: Path | str) -> list[Path]:
 
     paths = [output / name for name in CURVES]
     try:
-        # The same run gives the same file: no random ids in it, no date.
-        with rc_context({"svg.hashsalt": "spacy-elmo"}):
-            for path in paths:
-                kind = path.suffix[1:]
-                with replacing(path.resolve()) as new:  # a link stays
-                    figure.savefig(new, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        for path in paths:
+            with replacing(path.resolve()) as new:  # a link stays
+                new.write_bytes(picture(figure, path.suffix[1:]))
     except (OSError, WeightsError) as error:
         raise PretrainingError(f"cannot write {path}: {error}") from error
     return paths

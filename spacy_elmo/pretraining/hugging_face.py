@@ -15,7 +15,7 @@ from ..errors import CorpusError
 from .documents import entry_text, has_nul, longest_text
 from .notes import Damage, Errors, Notes, checked_errors
 from .raw_text import checked_limit, limited
-from .text_files import cut
+from .text_files import clear_errors, cut
 from .texts import Text, made_doc
 
 
@@ -83,8 +83,9 @@ class HuggingFace:
     def fingerprint(self) -> str:
         """Identify the data set by name and revision; a folder by its files' names, sizes and times of change."""
         folder = Path(self.arguments["path"])
-        files = sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []
-        status = [[file.as_posix(), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+        with clear_errors(folder):
+            files = sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []
+            status = [[file.as_posix(), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
         arguments = {key: value for key, value in self.arguments.items() if key != "streaming"}
         how = [arguments, self.column, self.limit_words, self.errors]
         return json.dumps(["HuggingFace", how, status], sort_keys=True)

@@ -22,7 +22,7 @@ from .config import InitializeSettings, Settings, model_section
 from .corpus import EncodedCorpus
 from .measure import output_layer
 from .perplexity import Perplexity, perplexity
-from .vocabulary import N_SPECIAL, Vocabulary
+from .vocabulary import N_SPECIAL, Vocabulary, log_frequencies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,16 +118,13 @@ class InitialWeights:
         """
         if not isinstance(softmax, FullSoftmax) or "W" not in dict(softmax.named_parameters()):
             return 0
-        types, counts = corpus.types, np.asarray(corpus.counts)
-        targets = vocabulary.ids(types)
-        frequencies = np.bincount(targets, weights=counts, minlength=len(vocabulary))
         old = self.softmax
         if not isinstance(old, FullSoftmax) or self.words is None:
-            # One more for each: what never occurs (a mark) is still possible. The boundaries end each sentence.
-            frequencies[:2] += corpus.n_sentences
             softmax.W.zero_()
-            softmax.b.copy_(torch.from_numpy(np.log((frequencies + 1) / (frequencies + 1).sum())))
+            softmax.begin_with(torch.from_numpy(log_frequencies(corpus, vocabulary)))
             return 0
+        types, counts = corpus.types, np.asarray(corpus.counts)
+        targets = vocabulary.ids(types)
         row_of = {word: row for row, word in enumerate(self.words)}
         unknown = row_of[vocabulary.words[N_SPECIAL - 1]]
         rows = np.array([row_of.get(word, unknown) for word in vocabulary.words])

@@ -15,6 +15,7 @@ from spacy import Language
 from ..bilm.matmul import Precision, checked_precision
 from ..bilm.model import BiLM
 from ..bilm.output_layer import OutputLayer
+from ..blank_pipeline import blank_pipeline
 from ..errors import ElmoError, WeightsError
 from ..weights import Found, recognised
 from ..weights.files import as_path, clear_errors, exists, is_folder, made_folder, read_json, write_files
@@ -23,7 +24,7 @@ from .corpus import encode_corpus
 from .perplexity import Perplexity, check_has_perplexity, perplexities, perplexity_by_position
 from .prepare import prepare_corpora
 from .raw_text import raw_text
-from .texts import blank_pipeline, pipeline
+from .texts import pipeline
 
 CONFIG, META = "pretrain.cfg", "meta.json"
 
@@ -81,7 +82,7 @@ def measure(
     precision: of the matrix products, the softmax's included: "float32" or "bfloat16".
     pretokenized: ``text`` is a sentence a line, its words between white space, as bilm-tf reads it: no tokenizer runs.
     Raises WeightsError, for weights without a softmax too; CorpusError or PretrainingError, ElmoError for another
-    precision.
+    precision, or a language whose tokenizer does not work.
     """
     checked_precision(precision)
     model = as_path(model)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
+
+import torch
 
 from ..bilm.adaptive import AdaptiveSoftmax
 from ..bilm.continuous import ContinuousOutput, VectorLoss
@@ -15,6 +19,7 @@ from ..bilm.softmax import FullSoftmax, SampledSoftmax
 from ..bilm.token_encoder import WordEncoder
 from ..errors import ElmoError, PretrainingError
 from .vectors import Targets, VectorTargets, WordVectors
+from .vocabulary import log_frequencies
 
 if TYPE_CHECKING:
     from .prepare import Corpora
@@ -28,40 +33,81 @@ class Objective(Protocol):
         ...
 
 
-def full_softmax(tie_weights: bool = False) -> Objective:
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxObjective:
+    """What ``full_softmax`` and ``sampled_softmax`` give.
+
+    tied: W is the biLM's word table. n_samples: None for the whole vocabulary.
+    unigram_bias: see `initialize_output`.
+    """
+
+    tied: bool
+    unigram_bias: bool
+    n_samples: int | None = None
+
+    def __call__(self, n_words: int, width: int) -> FullSoftmax:
+        """The softmax, its weights not drawn yet."""
+        if self.n_samples is None:
+            return FullSoftmax(n_words, width, tied=self.tied)
+        n_samples = max(1, min(self.n_samples, n_words // 2))
+        return SampledSoftmax(n_words, width, n_samples=n_samples, tied=self.tied)
+
+
+def full_softmax(tie_weights: bool = False, unigram_bias: bool = False) -> Objective:
     """``spacy-elmo.full_softmax.v1``: cross entropy over the whole vocabulary. Exact; for vocabularies up to some
     ten thousand words.
 
     tie_weights (bool): W is the word table of the biLM, which has to read words (model.filters = null), as with
         bilm-tf's share_embedding_softmax.
+    unigram_bias (bool): the biases begin as the log frequencies of the words in the training text and not as 0, as
+        bilm-tf's do, so that training need not find these first.
     """
-
-    def create(n_words: int, width: int) -> FullSoftmax:
-        return FullSoftmax(n_words, width, tied=tie_weights)
-
-    return create
+    return SoftmaxObjective(tied=tie_weights, unigram_bias=unigram_bias)
 
 
-def sampled_softmax(n_samples: int = 8192, tie_weights: bool = False) -> Objective:
+def sampled_softmax(n_samples: int = 8192, tie_weights: bool = False, unigram_bias: bool = False) -> Objective:
     """``spacy-elmo.sampled_softmax.v1``: cross entropy against ``n_samples`` words drawn log-uniformly, as in bilm-tf.
 
     n_samples (int): distinct negative words a step and direction. At most half of the vocabulary is ever drawn: beyond
         that the full softmax would be cheaper, and a draw of nearly every word takes very long.
     tie_weights (bool): see ``full_softmax``. The word table's gradient is dense: a step costs more with a larger one.
+    unigram_bias (bool): see ``full_softmax``.
     """
     if n_samples < 1:
         raise PretrainingError(f"objective.n_samples must be at least 1, not {n_samples}")
+    return SoftmaxObjective(tied=tie_weights, unigram_bias=unigram_bias, n_samples=n_samples)
 
-    def create(n_words: int, width: int) -> SampledSoftmax:
-        return SampledSoftmax(n_words, width, n_samples=max(1, min(n_samples, n_words // 2)), tied=tie_weights)
 
-    return create
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveObjective:
+    """What ``adaptive_softmax`` gives. unigram_bias: see `initialize_output`."""
+
+    cutoffs: Sequence[int]
+    div_value: float
+    head_bias: bool
+    unigram_bias: bool
+
+    def __call__(self, n_words: int, width: int) -> AdaptiveSoftmax:
+        """The softmax, its weights not drawn yet. Raises PretrainingError where it cannot be made of this width."""
+        reached = [cutoff for cutoff in self.cutoffs if cutoff < n_words] or [n_words - 1]
+        try:
+            return AdaptiveSoftmax(
+                n_words,
+                width,
+                cutoffs=reached,
+                div_value=self.div_value,
+                head_bias=self.head_bias or self.unigram_bias,
+                tail_bias=self.unigram_bias,
+            )
+        except ElmoError as error:
+            raise PretrainingError(f"objective: {error}") from error
 
 
 def adaptive_softmax(
     cutoffs: list[int] = [2000, 10000],  # noqa: B006 - read only, and shown by the config
     div_value: float = 4.0,
     head_bias: bool = False,
+    unigram_bias: bool = False,
 ) -> Objective:
     """``spacy-elmo.adaptive_softmax.v1``: cross entropy of torch's adaptive softmax (Grave et al., 2017).
 
@@ -69,18 +115,14 @@ def adaptive_softmax(
         out; if it reaches none, its last word is a cluster.
     div_value (float): each cluster reads so many times fewer numbers than the one before; the head reads all.
     head_bias (bool): whether the head has biases.
+    unigram_bias (bool): head and clusters have biases, which begin as the log frequencies of the words in the training
+        text: see ``full_softmax``.
     """
     _check("cutoffs", cutoffs, "rising whole numbers, one at least, from 1 on", _rising(cutoffs))
     _check("div_value", div_value, "1 or more", 1.0 <= div_value < math.inf)
-
-    def create(n_words: int, width: int) -> AdaptiveSoftmax:
-        reached = [cutoff for cutoff in cutoffs if cutoff < n_words] or [n_words - 1]
-        try:
-            return AdaptiveSoftmax(n_words, width, cutoffs=reached, div_value=div_value, head_bias=head_bias)
-        except ElmoError as error:
-            raise PretrainingError(f"objective: {error}") from error
-
-    return create
+    return AdaptiveObjective(
+        cutoffs=tuple(cutoffs), div_value=div_value, head_bias=head_bias, unigram_bias=unigram_bias
+    )
 
 
 class ContinuousObjective:
@@ -153,6 +195,22 @@ def output_layer(objective: Objective, targets: Targets, bilm: BiLM, n_words: in
             raise PretrainingError(TIE_NEEDS_WORDS)
         layer.tie(bilm.token_encoder.embedding)
     return layer
+
+
+@torch.no_grad()
+def initialize_output(objective: Objective, layer: OutputLayer, corpora: Corpora, seed: int) -> None:
+    """Draw the weights of an objective's output layer.
+
+    With ``unigram_bias`` the biases begin with the words' frequencies, see `log_frequencies`: where all else is 0 the
+    distribution is that of the training text's unigrams.
+
+    layer: on the CPU. corpora: of whose vocabulary it is.
+    """
+    layer.initialize(seed)
+    if not getattr(objective, "unigram_bias", False):
+        return
+    assert isinstance(layer, (FullSoftmax, AdaptiveSoftmax))
+    layer.begin_with(torch.from_numpy(log_frequencies(corpora.train, corpora.vocabulary)))
 
 
 TIE_NEEDS_WORDS = (

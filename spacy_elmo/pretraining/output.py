@@ -151,6 +151,12 @@ class LossesFile:
         self._file.close()
 
 
+def last_good_state(output: Path) -> str:
+    """What of a run is safe when it breaks, in words."""
+    found = step_folders(output / CHECKPOINTS)
+    return f"The last good state is kept in {found[0]}" if found else "There was no checkpoint yet"
+
+
 def write_evaluations(path: Path, evaluations: Sequence[Mapping[str, Any]]) -> None:
     """Write the figures of a run's evaluations, a line of JSON each. Raises PretrainingError if that cannot be done."""
     path = path.resolve()  # a link stays

@@ -15,7 +15,7 @@ def onednn_products(wanted: bool) -> Iterator[str | None]:
 
     The switch for it is torch's permission to multiply in bfloat16, which oneDNN makes use of on CPUs with units for
     it (AMX, some ARM) and nowhere else. What it does on this one is tried: where products lose digits the switch stays
-    as it was. It is put back at the end, whatever happens.
+    as it was. It is put back at the end, whatever happens, also to follow ``torch.backends.fp32_precision`` if it did.
 
     wanted: if not, nothing is done.
     RETURNS: what came of it, for the plan; None where it is not wanted.
@@ -27,7 +27,7 @@ def onednn_products(wanted: bool) -> Iterator[str | None]:
     if switch is None:
         yield "without oneDNN: that needs a torch of version 2.9 or newer, built with it"
         return
-    before = switch.fp32_precision
+    before = _set_on(switch, *(type(switch)(backend, "all") for backend in ("mkldnn", "generic")))
     try:
         switch.fp32_precision = "bf16"
         if products_are_exact():
@@ -43,6 +43,22 @@ def onednn_switch() -> Any:
     """The object whose ``fp32_precision`` is the switch; None where torch has none."""
     switch = getattr(torch.backends.mkldnn, "matmul", None)
     return switch if torch.backends.mkldnn.is_available() and hasattr(switch, "fp32_precision") else None
+
+
+def _set_on(switch: Any, *above: Any) -> str:
+    """What is set on a switch itself: "none" where it follows the next one above, whose value it then shows as its own.
+
+    To find out, that one is turned for a moment: torch has no other way to tell a value from an inherited one.
+    """
+    shown: str = switch.fp32_precision
+    if not above:
+        return shown
+    kept = _set_on(*above)
+    try:
+        above[0].fp32_precision = "ieee" if shown == "bf16" else "bf16"
+        return shown if switch.fp32_precision == shown else "none"
+    finally:
+        above[0].fp32_precision = kept
 
 
 def products_are_exact() -> bool:

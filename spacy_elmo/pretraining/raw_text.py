@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
@@ -18,11 +21,12 @@ from spacy.tokens import Doc
 from ..errors import CorpusError
 from .documents import Format, Layout, Line, read_documents
 from .notes import Damage, Errors, Notes, checked_errors
-from .text_files import PACKED, STDIN, LongLines, is_readable, spooled_stdin
+from .text_files import PACKED, STDIN, LongLines, clear_errors, is_readable, spooled_stdin
 from .texts import Text, full_text, made_doc
 
 # Raised when files are read by other rules: another corpus.
 _RULES = 2
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the last: a link that leads to itself
 _KINDS = f".txt, .jsonl, .conllu (plain or followed by {', '.join(PACKED)}), .spacy"
 
 
@@ -100,8 +104,8 @@ class RawText:
 
         nlp: its tokenizer and vocab are used, no component is run.
         RETURNS: an iterator of Docs, one a document. Files are looked up at once, read as the iterator goes.
-        RAISES: CorpusError if nothing is found; while iterating, if a file is damaged (with file and line) and errors
-            are not skipped, or no file holds any text.
+        RAISES: CorpusError if nothing is found, or may not be looked for; while iterating, if a file is damaged (with
+            file and line) and errors are not skipped, or no file holds any text.
         """
         docs = (made_doc(text, nlp) for text in self._read(nlp))
         return limited(docs, self.limit_words) if self.limit_words else docs
@@ -111,8 +115,19 @@ class RawText:
         return self(nlp) if self.limit_words else self._read(nlp)
 
     def files(self) -> list[Path]:
-        """Find the files that are read, sorted. RAISES: CorpusError if there is none or one of unknown kind."""
-        files = [spooled_stdin()] if str(self.path) == STDIN else _find_files(self.path, self.format)
+        """Find the files that are read, sorted.
+
+        RAISES: CorpusError if there is none or one of unknown kind, or they may not be looked at.
+        """
+        if str(self.path) == STDIN:
+            files = [spooled_stdin()]
+        elif self.path is None or not str(self.path):
+            raise CorpusError(
+                "No path of raw text is given: set 'path' of spacy-elmo.RawText.v1 to a file, folder or glob"
+            )
+        else:
+            with clear_errors(self.path):
+                files = _find_files(self.path, self.format)
         for file in files if self.layout.pretokenized else ():
             if (self.format or _kind(file)) != "txt":
                 raise CorpusError(f"{file} is no .txt file, plain or packed: only these can be pretokenized")
@@ -126,7 +141,9 @@ class RawText:
         if str(self.path) == STDIN:
             about = [[STDIN, _digest(spooled_stdin())]]
         else:
-            about = [[file.as_posix(), (status := file.stat()).st_size, status.st_mtime_ns] for file in self.files()]
+            files = self.files()
+            with clear_errors(files[0]):
+                about = [[file.as_posix(), (status := file.stat()).st_size, status.st_mtime_ns] for file in files]
         how = [self.format, *vars(self.layout).values(), self.errors]
         return json.dumps(["RawText", _RULES, self.limit_words, how, about])
 
@@ -135,7 +152,9 @@ class RawText:
         self.notes = Notes()
         damage = Damage(self.errors, self.notes)
         for path in paths:
-            if self.errors == "raise" and not path.stat().st_size:  # said before hours of reading
+            with clear_errors(path):
+                empty = not path.stat().st_size
+            if empty and self.errors == "raise":  # said before hours of reading
                 raise _no_text(path)
         return self._documents(paths, nlp, damage)
 
@@ -176,32 +195,42 @@ def checked_limit(limit_words: int) -> None:
         raise CorpusError(f"limit_words is {limit_words}: give the number of words to read, or 0 for all")
 
 
-def _find_files(path: str | Path | None, format: Format | None) -> list[Path]:
-    if path is None or not str(path):
-        raise CorpusError("No path of raw text is given: set 'path' of spacy-elmo.RawText.v1 to a file, folder or glob")
-    given = Path(path).expanduser()
-    if given.is_dir():
-        found = [file for file in given.rglob("*") if file.is_file() and _is_wanted(file, format)]
+def _find_files(path: str | Path, format: Format | None) -> list[Path]:
+    given = Path(os.path.expanduser(path))  # where there is no such user, pathlib's own raises what is no OSError
+    if glob.has_magic(str(given)) and "\0" not in str(given) and not os.path.exists(given):
+        found = [file for name in glob.glob(str(given), recursive=True) if stat.S_ISREG(_mode(file := Path(name)))]
+        if not found:
+            raise CorpusError(f"The pattern '{given!s:.500}' matches no file: check it (working folder: {Path.cwd()})")
+    elif stat.S_ISDIR(mode := _mode(given)):
+        os.scandir(given).close()  # whether it may be read: rglob passes over what may not
+        found = [file for file in given.rglob("*") if _is_wanted(file, format) and stat.S_ISREG(_mode(file))]
         if not found:
             raise CorpusError(f"The folder '{given}' holds no raw text: put files of these kinds there: {_KINDS}")
-    elif given.is_file():
+    elif stat.S_ISREG(mode):
         found = [given]
-    elif glob.has_magic(str(given)):
-        found = [file for name in glob.glob(str(given), recursive=True) if (file := Path(name)).is_file()]
-        if not found:
-            raise CorpusError(f"The pattern '{given}' matches no file: check it (working folder: {Path.cwd()})")
-    elif given.exists():
+    elif mode:
         raise CorpusError(f"'{given}' is a device or a pipe: give a file, or '-' for the standard input")
     else:
-        raise CorpusError(f"There is no file or folder '{given}': check the path (working folder: {Path.cwd()})")
+        raise CorpusError(f"There is no file or folder '{given!s:.500}': check the path (working folder: {Path.cwd()})")
     for file in found:
         if format is None and _kind(file) is None:
             raise CorpusError(
                 f"'{file}' is of no kind that can be read: rename or convert it to one of {_KINDS}, or say "
-                "with 'format' "
-                "what it is"
+                "with 'format' what it is"
             )
     return sorted(found, key=lambda file: file.as_posix())
+
+
+def _mode(path: Path) -> int:
+    """What lies under a path, as `stat` has it; 0: nothing. RAISES: OSError if that cannot be told."""
+    try:
+        return path.stat().st_mode  # pathlib's is_file and the like take errors for a no, which ones by its version
+    except ValueError:  # a NUL character: no file has such a name
+        return 0
+    except OSError as error:
+        if error.errno in _NOWHERE:
+            return 0
+        raise
 
 
 def _is_wanted(file: Path, format: Format | None) -> bool:

@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +33,18 @@ _CUT_AT = (" ", "\t", "\xa0", "\u3000")
 _LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
 _LFS_SIZE = 1024  # bytes; a pointer is shorter
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+@contextmanager
+def clear_errors(path: str | Path) -> Iterator[None]:
+    """Turn an OSError, met when it is looked at what lies under a path, into a CorpusError that says where and why."""
+    try:
+        yield
+    except OSError as error:
+        # Who takes the path for the text itself shall not get all of it back.
+        where = f"{os.fspath(error.filename or path)!r:.500}"
+        reason = error.strerror or type(error).__name__
+        raise CorpusError(f"{where} cannot be looked at: {reason}: check the path and its permissions") from error
 
 
 def is_readable(path: Path, damage: Damage) -> bool:
@@ -149,8 +162,7 @@ def decoded(path: Path, number: int, raw: bytes, damage: Damage) -> str | None:
             "lines skipped: NUL characters",
             where,
             f"{where}: a NUL character at {text.index(chr(0))}, which no text has: it may be UTF-16, or no "
-            "text at all. "
-            "Convert the file to UTF-8, remove this line, or set errors = 'skip'",
+            "text at all. Convert the file to UTF-8, remove this line, or set errors = 'skip'",
         )
         return None
     return text

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import spacy
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.util import get_package_path, is_package, load_config
 
-from ..errors import CorpusError, PretrainingError
+from ..blank_pipeline import blank_pipeline
+from ..errors import CorpusError, ElmoError, PretrainingError
 from .config import NlpSettings
 
 # A document as text; or as tokens (white space among them) that are kept as they are; or, under the key "sentences", as
@@ -21,30 +21,15 @@ SENTENCES = "sentences"
 # Lexemes. What a pipeline has met stays in its memory, about 300 bytes each: past so many another one goes on.
 _MOST_LEXEMES = 200_000
 _QUOTED = 60
-# Where spaCy's own message has no line to copy.
-_INSTALL = {lang: f'pip install "spacy[{lang}]"' for lang in ("ja", "ko", "th")}
-
-
-def blank_pipeline(lang: str, tokenizer: dict[str, Any] | None = None) -> Language:
-    """The pipeline whose tokenizer cuts text into words.
-
-    tokenizer: a block of ``@tokenizers``, as in spaCy's [nlp.tokenizer]; None: the language's own.
-    Raises PretrainingError for a language or a tokenizer that does not work, with the line that installs what it needs.
-    """
-    try:
-        nlp = spacy.blank(lang, config={"nlp": {"tokenizer": tokenizer}} if tokenizer else {})
-        nlp.make_doc("a")  # some load what they need at the first text
-    except Exception as error:  # what a language needs, and raises without it, is its own matter
-        which = f"the language {lang!r}" if tokenizer is None else f"the language {lang!r} and {tokenizer}"
-        install = f". Install it: {_INSTALL[lang]}" if isinstance(error, ImportError) and lang in _INSTALL else ""
-        raise PretrainingError(f"spaCy has no tokenizer for {which} here: {error}{install}") from error
-    return nlp
 
 
 def pipeline(settings: NlpSettings) -> Language:
     """The pipeline that [nlp] of a config describes. Raises PretrainingError if it does not work."""
     if settings.pipeline is None:
-        return blank_pipeline(settings.lang, settings.tokenizer)
+        try:
+            return blank_pipeline(settings.lang, settings.tokenizer)
+        except ElmoError as error:
+            raise PretrainingError(str(error)) from error
     if settings.tokenizer is not None:
         raise PretrainingError("[nlp] has both a pipeline and a tokenizer: a pipeline brings its own. Remove one")
     nlp = _saved_pipeline(settings.pipeline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -162,7 +163,7 @@ class VectorTargets:
 def _folder(name: str) -> Path:
     """The folder in which ``vectors`` lies."""
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(path):  # Path.is_dir raises for names that are too long
         candidates = [path / "vocab", path]
     elif util.is_package(name):
         # The data lies in a folder that ends in the package's version.

@@ -6,13 +6,16 @@ import warnings
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import PretrainingError
 from ..weights.vocabulary import load_vocabulary, save_vocabulary
-from .corpus import EncodedCorpus
-from .word_types import SPECIAL_TYPES, UNK_TYPE
+from .word_types import BOS_TYPE, EOS_TYPE, SPECIAL_TYPES, UNK_TYPE
+
+if TYPE_CHECKING:
+    from .corpus import EncodedCorpus
 
 N_SPECIAL = len(SPECIAL_TYPES)
 
@@ -97,6 +100,19 @@ def word_counts(corpus: EncodedCorpus, vocabulary: Vocabulary) -> np.ndarray:
     counts = np.zeros(len(vocabulary), dtype=np.int64)
     np.add.at(counts, vocabulary.ids(corpus.types), corpus.counts)
     return counts
+
+
+def log_frequencies(corpus: EncodedCorpus, vocabulary: Vocabulary) -> np.ndarray:
+    """ln p_w of each word of a vocabulary in a corpus, unknown ones as ``<UNK>``: the distribution of its unigrams.
+
+    A sentence ends in a boundary, in either direction, so both marks count as often as there are sentences. One more
+    for each word: what never occurs is still possible.
+
+    RETURNS: (V,) float64; the sum of its exponentials is 1.
+    """
+    counts = word_counts(corpus, vocabulary) + 1
+    counts[[BOS_TYPE, EOS_TYPE]] += corpus.n_sentences
+    return np.asarray(np.log(counts / counts.sum()))
 
 
 def oov_share(corpus: EncodedCorpus, vocabulary: Vocabulary) -> float:

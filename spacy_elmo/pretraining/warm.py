@@ -18,7 +18,7 @@ from ..bilm.model import DIRECTIONS, BiLM
 from ..errors import PretrainingError
 from ..weights.native import load_native, load_native_softmax, save_native
 from ..weights.vocabulary import load_vocabulary
-from .card import README, model_card
+from .card import save_card
 from .checkpoint import replaced_folder
 from .config import Settings
 from .corpus import EncodedCorpus
@@ -144,8 +144,7 @@ def store_start_states(
         with replaced_folder(folder) as new:
             shutil.copytree(folder, new, dirs_exist_ok=True)
             save_native(warm, new)
-            (new / "meta.json").write_text(json.dumps(meta, indent=1, ensure_ascii=False), encoding="utf8")
-            (new / README).write_text(model_card(meta, config), encoding="utf8")
+            save_card(new, meta, config)
 
 
 def with_start_state(bilm: BiLM, state: dict[str, Tensor]) -> BiLM:

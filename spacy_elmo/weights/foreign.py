@@ -10,6 +10,7 @@ from typing import Any
 
 from ..bilm.characters import BOS, EOS, UNK
 from ..errors import WeightsError
+from .card import CARD_NAMES, is_card
 from .files import Content, check_weights_file, clear_errors, holds, is_folder, read_json
 from .folders import (
     CHARACTERS_NAME,
@@ -96,6 +97,10 @@ def _is_vocabulary(path: Path) -> bool:
     return {BOS, EOS, UNK} <= {word.strip() for word in read_words(path)}
 
 
+def _is_card(path: Path) -> bool:
+    return is_card(path.parent)
+
+
 _Kind = tuple[Callable[[Path], bool], tuple[str, ...]]
 # What each file is when it is ours, and the weights of which one lies beside it.
 _KINDS: dict[str, _Kind] = {
@@ -108,6 +113,7 @@ _KINDS: dict[str, _Kind] = {
     OPTIONS_NAME: (reads_like_options, (WEIGHTS_NAME,)),
     WEIGHTS_NAME: (_has_lstm, ()),
     TOKEN_EMBEDDINGS_NAME: (_has_table, ()),
+    **dict.fromkeys(CARD_NAMES, (_is_card, (MODEL_NAME,))),
 }
 
 

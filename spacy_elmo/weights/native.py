@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import safetensors.torch
 import torch
@@ -32,7 +32,8 @@ from ..bilm.continuous import ContinuousOutput
 from ..bilm.model import BiLM
 from ..bilm.output_layer import OutputLayer
 from ..bilm.softmax import FullSoftmax
-from ..errors import ElmoError, WeightsError
+from ..errors import ElmoError, WeightsError, shown
+from .card import CARD_NAMES, is_card
 from .files import (
     HDF5_MAGIC,
     ZIP_MAGIC,
@@ -59,6 +60,10 @@ from .foreign import CONFIG_KEY, OUTPUT_KEY, refuse_foreign
 from .layout import OutputShape, check_shapes, checked_values, layout, start_state_shapes
 from .vocabulary import SOFTMAX_VOCABULARY_NAME, word_lines
 
+# Of stored values: in torch, and in the header of a file.
+Dtype = Literal["float32", "float16"]
+_DTYPES = {"float32": (torch.float32, "F32"), "float16": (torch.float16, "F16")}
+
 _VOCABULARY_KEY = "spacy_elmo_vocabulary"
 _CHARACTERS_KEY = "spacy_elmo_characters"
 _VERSION_KEY = "spacy_elmo_version"
@@ -79,19 +84,31 @@ class StoredOutput(NamedTuple):
     why: str = ""
 
 
-def save_native(bilm: BiLM, path: Path | str, output: StoredOutput | None = None) -> None:
+def save_native(
+    bilm: BiLM,
+    path: Path | str,
+    output: StoredOutput | None = None,
+    card: Mapping[str, bytes] | None = None,
+    *,
+    dtype: Dtype = "float32",
+) -> None:
     """Save a biLM as a folder, made if it is not there, in place of the one of this format that it may hold.
 
     output: the output layer of its pretraining, to lie beside it. None: one that lies there stays.
-    Raises WeightsError if a weight is NaN or infinite, the folder holds a model of another format, or it cannot be
-    written (`path` is a file, the disk is full, ...); then what was there stays.
+    card: what `read_card` found beside it, in place of another model's. None: what lies there stays.
+    dtype: of the biLM's stored values, each rounded to the nearest; those of an output layer are float32 always.
+    Raises WeightsError if a weight is NaN, infinite or too large for the dtype, the folder holds a model of another
+    format, or it cannot be written (`path` is a file, the disk is full, ...); then what was there stays. ElmoError for
+    another dtype.
     """
+    if dtype not in _DTYPES:
+        raise ElmoError(f"dtype is one of {', '.join(_DTYPES)}, not {shown(dtype)}")
     folder = made_folder(path)
     refuse_beside_hdf5(folder)
     refuse_beside_many_langs(folder)
-    tensors = _finite_tensors(bilm, str(folder))
+    tensors = _finite_tensors(bilm, str(folder), dtype)
     contents: dict[Path, Content] = {
-        folder / MODEL_NAME: partial(_write, tensors=tensors, metadata=_metadata(bilm)),
+        folder / MODEL_NAME: partial(_write, tensors=tensors, metadata=_metadata(bilm), dtype=dtype),
         folder / CONFIG_NAME: json_bytes(bilm.config.to_options()),
         # None: remove that of another model that was saved here.
         folder / VOCABULARY_NAME: None if bilm.vocabulary is None else json_bytes(bilm.vocabulary),
@@ -101,6 +118,9 @@ def save_native(bilm: BiLM, path: Path | str, output: StoredOutput | None = None
         path = folder / SOFTMAX_VOCABULARY_NAME
         contents[path] = None if output.words is None else word_lines(output.words, path)
         contents[folder / SOFTMAX_NAME] = _softmax_content(output.softmax)
+    if card is not None:
+        names = CARD_NAMES if is_card(folder) else card  # else they are anybody's, and stay
+        contents.update({folder / name: card.get(name) for name in names})
     refuse_foreign(contents)
     write_files(contents)
 
@@ -345,11 +365,15 @@ def fill(bilm: BiLM, tensors: Iterator[tuple[str, torch.Tensor]], where: str) ->
     bilm.invalidate()
 
 
-def _finite_tensors(bilm: BiLM, where: str) -> dict[str, torch.Tensor]:
+def _finite_tensors(bilm: BiLM, where: str, dtype: Dtype = "float32") -> dict[str, torch.Tensor]:
     """All weights and the start state, by name. WeightsError for a value that no loader would take back."""
     tensors = {name: tensor.detach() for name, tensor in bilm.state_dict().items()}
     for name, tensor in tensors.items():
         checked_values(tensor, name, where)
+        if tensor.numel() and not torch.isfinite(tensor.abs().max().to(_DTYPES[dtype][0])):
+            raise WeightsError(
+                f"{where}: '{name}' has a value of {tensor.abs().max():g}, which is too large for {dtype}: save float32"
+            )
     return tensors
 
 
@@ -362,22 +386,25 @@ def _metadata(bilm: BiLM) -> dict[str, str]:
     return metadata
 
 
-def _write(file: IO[bytes], tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
-    """Write safetensors, float32, one tensor at a time.
+def _write(
+    file: IO[bytes], tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], dtype: Dtype = "float32"
+) -> None:
+    """Write safetensors, one tensor at a time.
 
     The library's own writer holds a second copy of everything and puts the metadata in another order every time;
     here equal models are equal bytes. Format: length of the header (8 bytes, little-endian), the header in JSON padded
     with spaces to whole 8 bytes, the values.
     """
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    kind, name_of_kind = _DTYPES[dtype]
     end = 0
     for name, tensor in sorted(tensors.items()):
-        start, end = end, end + 4 * tensor.numel()
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [start, end]}
+        start, end = end, end + kind.itemsize * tensor.numel()
+        header[name] = {"dtype": name_of_kind, "shape": list(tensor.shape), "data_offsets": [start, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode("ascii")
     encoded += b" " * (-len(encoded) % 8)
     file.write(len(encoded).to_bytes(8, "little"))
     file.write(encoded)
     for _, tensor in sorted(tensors.items()):
-        values = tensor.to(device="cpu", dtype=torch.float32).contiguous().numpy()
+        values = tensor.to(device="cpu", dtype=kind).contiguous().numpy()
         file.write((values if sys.byteorder == "little" else values.byteswap()).data)

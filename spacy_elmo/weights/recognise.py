@@ -18,6 +18,7 @@ from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
 from .archive import is_archive, unpacked
 from .bilm_hdf5 import finish_save, load_bilm_hdf5
+from .builtin import builtin_model, offered_names
 from .files import HDF5_MAGIC, as_path, check_weights_file, exists, is_folder, names_in
 from .folders import (
     CONFIG_NAME,
@@ -91,8 +92,12 @@ def recognised(path: Path | str, weights: Path | str | None = None) -> Iterator[
     elif not exists(path) and has_index(path):  # the prefix of a checkpoint's files
         yield _checkpoint(options_of(path), path)
     elif not exists(path):
-        hint = interrupted(path.parent) if path.name == OPTIONS_NAME and is_folder(path.parent) else ""
-        raise WeightsError(f"{path}: no such file or folder{hint}")
+        # A file of that name goes first: what lies in the working folder can be seen there.
+        offered = builtin_model(path)
+        if offered is None:
+            raise WeightsError(f"{path}: no such file or folder{_missing(path)}")
+        with offered.named_in_errors(), recognised(offered.path()) as found:
+            yield found
     elif is_folder(path):
         yield _folder(path)
     elif path.name not in MANY_LANGS_NAMES and is_archive(path):
@@ -114,7 +119,8 @@ def load_bilm(path: Path | str, weights: Path | str | None = None) -> BiLM:
         a file of token embeddings that bilm-tf dumped, beside the weights that made them and their vocabulary: a biLM
         that reads those words;
         a folder of ELMoForManyLangs;
-        a `.zip`, `.tar`, `.tar.gz` or `.tar.bz2` with one such folder in it.
+        a `.zip`, `.tar`, `.tar.gz` or `.tar.bz2` with one such folder in it;
+        where no file has that name, the name of built-in weights (see `builtin_models`): "en", or "en@package".
     weights: the HDF5 file, or the checkpoint, that belongs to the options at `path`.
     Raises WeightsError, saying what was found and what to do, for anything that is not a whole and consistent model.
     """
@@ -226,13 +232,23 @@ def _folder(folder: Path) -> Found:
     )
 
 
+def _missing(path: Path) -> str:
+    """What to add to the error about a path where nothing is."""
+    if path.name == OPTIONS_NAME and is_folder(path.parent):
+        return interrupted(path.parent)
+    if len(path.parts) == 1 and not path.suffix:
+        return f", nor built-in weights of that name (there are: {offered_names()})"
+    return ""
+
+
 def _meant(folder: Path, names: Sequence[str]) -> str:
     """What to add to the error about a folder that is something else of ours; empty if it is not."""
     if BEST_NAME in names:
         return f"; did you mean {folder / BEST_NAME}?"
     if {"config.cfg", "meta.json"} <= set(names):
         return "; it looks like a pipeline of spaCy, whose biLM `python -m spacy elmo convert` takes out"
-    return ""
+    offered = builtin_model(folder)
+    return "" if offered is None else f"; the built-in weights of that name are '{offered.full_name}'"
 
 
 def _model_folder(root: Path) -> Path:

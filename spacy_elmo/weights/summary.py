@@ -11,12 +11,12 @@ from typing import Any
 from ..bilm.config import PUBLISHED_FILTERS, BiLMConfig
 from ..bilm.model import BiLM
 from ..errors import WeightsError
+from .card import META_NAME
 from .files import exists, read_json
 from .layout import OutputShape
 from .recognise import Found, recognised
 from .vocabulary import find_vocabulary, read_words
 
-META_NAME = "meta.json"
 FIRST_WORDS = 10
 
 # Sizes of AllenNLP's published models: lstm_dim, projection_dim, n_highway; all else is alike.

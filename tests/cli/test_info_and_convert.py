@@ -120,6 +120,55 @@ def test_the_softmax_and_its_vocabulary_go_along(call: Call, model: Path, text: 
     assert measured[0] == measured[1]
 
 
+CARD = ("README.md", "meta.json", "pretrain.cfg")
+
+
+def test_what_pretraining_wrote_about_a_model_goes_along(call: Call, model: Path, tmp_path: Path) -> None:
+    zipped = write_zip(tmp_path / "model.zip", files_of(model))
+    for source, target in ((model, tmp_path / "native"), (zipped, tmp_path / "unzipped")):
+        result = call("convert", source, target)
+        assert result.exit_code == 0, result.output
+        assert "with its meta.json, pretrain.cfg, README.md" in result.output
+        assert {path.name: path.read_bytes() for path in target.iterdir()} == {
+            path.name: path.read_bytes() for path in model.iterdir()
+        }
+    assert call("info", tmp_path / "native").output.splitlines()[1:] == call("info", model).output.splitlines()[1:]
+
+
+def test_the_card_of_another_model_does_not_stay(call: Call, model: Path, tmp_path: Path) -> None:
+    target = Path(shutil.copytree(model, tmp_path / "target"))
+    (target / "notes.txt").write_text("mine")
+    for source in ("plain", "carded"):
+        shutil.copytree(model, tmp_path / source)
+    for name in CARD:
+        (tmp_path / "plain" / name).unlink()
+    assert call("convert", tmp_path / "plain", target).exit_code == 0
+    assert not [name for name in CARD if (target / name).exists()]
+    meta = tmp_path / "carded" / "meta.json"
+    meta.write_text(json.dumps({"spacy_elmo": "0.1.0", "lang": "de"}))
+    (tmp_path / "carded" / "README.md").unlink()
+    for _ in range(2):
+        assert call("convert", tmp_path / "carded", target).exit_code == 0
+        assert (target / "meta.json").read_bytes() == meta.read_bytes()
+        assert not (target / "README.md").exists()
+    assert (target / "notes.txt").read_text() == "mine"
+
+
+def test_files_of_others_that_are_called_like_a_card(call: Call, model: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "README.md").write_text("my project")
+    result = call("convert", model, mine)
+    assert result.exit_code == 1
+    assert "README.md: is there already, and not part of a biLM" in " ".join(result.output.split())
+    assert [path.name for path in mine.iterdir()] == ["README.md"]
+    save_bilm(load_bilm(model), tmp_path / "plain")
+    (tmp_path / "plain" / "meta.json").write_text('{"lang": "de"}')  # of a pipeline, say: does not go along
+    assert call("convert", tmp_path / "plain", mine).exit_code == 0
+    assert (mine / "README.md").read_text() == "my project"
+    assert not (mine / "meta.json").exists()
+
+
 def test_a_checkpoint_becomes_a_folder_that_perplexity_measures(call: Call, root: Path, tmp_path: Path) -> None:
     # Written by TensorFlow, with the vocabulary beside it.
     source = shutil.copytree(root / "tests" / "weights" / "fixtures" / "tf_checkpoint", tmp_path / "checkpoint")

@@ -19,7 +19,7 @@ from spacy_elmo import BiLM, ElmoError, save_bilm
 from spacy_elmo.layers.bilm_model import random_bilm
 from spacy_elmo.pipeline.doc_elmo import stored
 from spacy_elmo.pipeline.elmo import Elmo
-from tests.pipeline.toys import blank
+from tests.pipeline.toys import WITHOUT_BUILTIN, blank
 
 TEXT = "The bank raised rates. We sat on the bank of the river!"
 
@@ -142,7 +142,7 @@ def test_a_wrong_option_is_named(config: dict[str, Any], message: str) -> None:
 
 
 def test_add_pipe_never_loads_and_the_first_use_says_what_is_missing() -> None:
-    nlp = blank()
+    nlp = blank(WITHOUT_BUILTIN)
     nlp.add_pipe("elmo", name="mine")
     with pytest.raises(ElmoError, match=r"(?s)'mine' has no ELMo weights.*load_weights.*initialize.components.mine"):
         nlp("Hello")

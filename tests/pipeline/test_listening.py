@@ -21,7 +21,16 @@ from spacy_elmo import BiLM, ElmoError
 from spacy_elmo.layers.bilm_model import random_bilm
 from spacy_elmo.layers.listener import listeners_in
 from spacy_elmo.pipeline.elmo import Elmo
-from tests.pipeline.toys import blank, examples, getter, listener, ner_config, tagger_config, with_elmo
+from tests.pipeline.toys import (
+    WITHOUT_BUILTIN,
+    blank,
+    examples,
+    getter,
+    listener,
+    ner_config,
+    tagger_config,
+    with_elmo,
+)
 
 
 def pipeline(
@@ -391,7 +400,7 @@ def test_a_listener_without_elmo_says_so() -> None:
 
 
 def test_an_unloaded_frozen_elmo_says_so(bilm: BiLM) -> None:
-    nlp = blank()
+    nlp = blank(WITHOUT_BUILTIN)
     nlp.add_pipe("elmo")
     nlp.add_pipe("ner", config=ner_config(listener()))
     with pytest.raises(ElmoError, match="has no ELMo weights"):

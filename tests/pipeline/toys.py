@@ -29,9 +29,13 @@ def toy_bilm() -> BiLM:
     return bilm
 
 
-def blank() -> Any:
-    """An empty English pipeline; untyped, since what `add_pipe` gives back is used as what it is."""
-    return spacy.blank("en")
+# No installed package has weights for a language of this name.
+WITHOUT_BUILTIN = "xx"
+
+
+def blank(lang: str = "en") -> Any:
+    """An empty pipeline; untyped, since what `add_pipe` gives back is used as what it is."""
+    return spacy.blank(lang)
 
 
 def listener(upstream: str = "*", **config: Any) -> dict[str, Any]:

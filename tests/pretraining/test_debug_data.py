@@ -14,10 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spacy.tokens import Doc
 
-from spacy_elmo.pretraining import debug_data as module
 from spacy_elmo.pretraining.config import resolve
 from spacy_elmo.pretraining.corpus import EncodedCorpus, encode_corpus
-from spacy_elmo.pretraining.debug_data import DataReport, data_report, debug_data, is_mojibake
+from spacy_elmo.pretraining.debug import duplicates, figures, odd_words
+from spacy_elmo.pretraining.debug.odd_words import is_mojibake
+from spacy_elmo.pretraining.debug.report import DataReport
+from spacy_elmo.pretraining.debug_data import data_report, debug_data
 from spacy_elmo.pretraining.prepare import Corpora
 from spacy_elmo.pretraining.vocabulary import build_vocabulary
 
@@ -80,18 +82,19 @@ def test_duplicates_and_shares_are_those_of_plain_python(
 ) -> None:
     texts = [[[" ".join(words) for words in lines] for lines in text] for text in (train, dev)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "LONG_SENTENCE", 1)
-        patch.setattr(module, "_BLOCK", 3)
-        patch.setattr(module, "VOCABULARY_SIZES", (4, 5, 6, 50))
+        patch.setattr(figures, "LONG_SENTENCE", 1)
+        patch.setattr(figures, "_BLOCK", 3)
+        patch.setattr(odd_words, "_BLOCK", 3)
+        patch.setattr(figures, "VOCABULARY_SIZES", (4, 5, 6, 50))
         report = report_on(toy_config, tmp_path, texts[0], texts[1])
 
     def share_repeated(values: list[Any]) -> float:
         return 1 - len(set(values)) / len(values)
 
     sentences = [[line for lines in text for line in lines] for text in texts]
-    for figures, lines, whole in zip((report.train, report.dev), sentences, texts, strict=True):
-        assert figures.duplicate_sentences == pytest.approx(share_repeated(lines))
-        assert figures.duplicate_documents == pytest.approx(share_repeated([tuple(document) for document in whole]))
+    for text, lines, whole in zip((report.train, report.dev), sentences, texts, strict=True):
+        assert text.duplicate_sentences == pytest.approx(share_repeated(lines))
+        assert text.duplicate_documents == pytest.approx(share_repeated([tuple(document) for document in whole]))
     found = [line in set(sentences[0]) for line in sentences[1]]
     assert report.sentences_of_dev_in_train == pytest.approx(np.mean(found))
     known = {tuple(document) for document in texts[0]}
@@ -111,14 +114,14 @@ def test_duplicates_and_shares_are_those_of_plain_python(
 def test_a_sample_of_hashes_keeps_all_copies(toy_config: MakeConfig, tmp_path: Path) -> None:
     lines = [f"{LONG} {number % 500}" for number in range(1000)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MOST_HASHES", 100)
+        patch.setattr(duplicates, "_MOST_HASHES", 100)
         report = report_on(toy_config, tmp_path, [lines], [lines[:5]])
     assert report.train.duplicate_sentences == 0.5
-    hashes = module._Hashes(1000)
+    hashes = duplicates.Hashes(1000)
     assert hashes.every == 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MOST_HASHES", 100)
-        assert module._Hashes(1000).every == 10
+        patch.setattr(duplicates, "_MOST_HASHES", 100)
+        assert duplicates.Hashes(1000).every == 10
 
 
 def test_oddities_are_counted_by_words_and_sentences(toy_config: MakeConfig, tmp_path: Path) -> None:
@@ -129,8 +132,8 @@ def test_oddities_are_counted_by_words_and_sentences(toy_config: MakeConfig, tmp
         [f"{long} https://x", "bell\x07", "Аpple", "мир и война not", "one слово here too"],
     ]
     odd = report_on(toy_config, tmp_path, train, [["plain words"]]).train.oddities
-    figures = {name: (oddity.words, oddity.sentences) for name, oddity in odd.items()}
-    assert figures == {
+    counted = {name: (oddity.words, oddity.sentences) for name, oddity in odd.items()}
+    assert counted == {
         "markup": (6, 4),
         "mojibake": (5, 4),
         "control characters": (1, 1),
@@ -208,8 +211,9 @@ def test_of_a_config(toy_config: MakeConfig, capsys: pytest.CaptureFixture[str])
 def test_memory_does_not_grow_with_words(
     toy_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_BLOCK", 200)
-    monkeypatch.setattr(module, "_MOST_HASHES", 1000)
+    monkeypatch.setattr(figures, "_BLOCK", 200)
+    monkeypatch.setattr(odd_words, "_BLOCK", 200)
+    monkeypatch.setattr(duplicates, "_MOST_HASHES", 1000)
     settings, _ = resolve(toy_config())
 
     def peak(n: int) -> int:

@@ -8,7 +8,6 @@ import pytest
 
 from spacy_elmo.errors import PretrainingError
 from spacy_elmo.pretraining.loop import pretrain
-from spacy_elmo.pretraining.texts import blank_pipeline
 
 from .conftest import MakeConfig
 
@@ -19,5 +18,3 @@ def test_the_language_is_named(toy_config: MakeConfig, tmp_path: Path, lang: str
         pytest.skip("here Japanese works")
     with pytest.raises(PretrainingError, match=f"no tokenizer for the language '{lang}'"):
         pretrain(toy_config(nlp__lang=lang), tmp_path / "out", stdout=io.StringIO(), stderr=io.StringIO())
-    with pytest.raises(PretrainingError, match=f"no tokenizer for the language '{lang}'"):
-        blank_pipeline(lang)

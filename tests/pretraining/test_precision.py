@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,37 @@ def test_the_switch_is_on_in_the_block_and_put_back(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ZeroDivisionError), onednn_products(True):
         assert 1 / 0
     assert SWITCH.fp32_precision == before
+
+
+@needs_switch
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("values", list(product(("none", "ieee", "tf32", "bf16"), repeat=3)), ids="-".join)
+def test_the_switch_follows_those_above_it_afterwards_if_it_did(
+    monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...], exact: bool
+) -> None:
+    monkeypatch.setattr(precision, "products_are_exact", lambda: exact)
+    switches = [*(type(SWITCH)(backend, "all") for backend in ("generic", "mkldnn")), SWITCH]
+
+    def shown() -> list[list[str]]:
+        """Values from the top down, as they are, and with each turned in its turn."""
+        seen = [[switch.fp32_precision for switch in switches]]
+        for switch, value in zip(switches, values, strict=True):
+            for other in ("ieee", "bf16"):
+                switch.fp32_precision = other
+                seen.append([switch.fp32_precision for switch in switches])
+            switch.fp32_precision = value
+        return seen
+
+    try:
+        for switch, value in zip(switches, values, strict=True):
+            switch.fp32_precision = value
+        before = shown()
+        with onednn_products(True):
+            assert SWITCH.fp32_precision == "bf16" or not exact
+        assert shown()[:5] == before[:5]
+    finally:
+        for switch in switches:
+            switch.fp32_precision = "none"
 
 
 @needs_switch

@@ -12,7 +12,7 @@ import spacy
 
 from spacy_elmo import BiLM, ElmoError
 from spacy_elmo.errors import WeightsError
-from tests.pipeline.toys import blank, getter, listener, tagger_config
+from tests.pipeline.toys import WITHOUT_BUILTIN, blank, getter, listener, tagger_config
 
 
 @pytest.mark.parametrize("damage", ["cut", "junk", "lfs", "empty", "gone"])
@@ -66,7 +66,7 @@ def test_a_mix_that_is_no_mix() -> None:
 
 
 def test_listeners_of_an_elmo_without_weights_cannot_be_replaced() -> None:
-    nlp = blank()
+    nlp = blank(WITHOUT_BUILTIN)
     nlp.add_pipe("elmo")
     nlp.add_pipe("tagger", config=tagger_config(listener()))
     with pytest.raises(ElmoError, match="has no ELMo weights"):

@@ -217,7 +217,7 @@ def broken_off(text: Path, output: Path, bilm: BiLM) -> None:
 
     seen = 0
 
-    def split(self: Any, line: Any, of_old: Any = embed._Splitter.__call__) -> Any:
+    def split(self: Any, line: Any, of_old: Any = embed.Splitter.__call__) -> Any:
         nonlocal seen
         seen += 1
         if seen == 8:
@@ -225,7 +225,7 @@ def broken_off(text: Path, output: Path, bilm: BiLM) -> None:
         return of_old(self, line)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embed._Splitter, "__call__", split)
+        patch.setattr(embed.Splitter, "__call__", split)
         with pytest.raises(KeyboardInterrupt):
             embed_file(text, output, bilm, batch_words=9)
     assert names(output.parent) == sorted([text.name, f"{output.name}.journal", f"{output.name}.partial"])

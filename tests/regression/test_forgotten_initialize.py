@@ -10,7 +10,7 @@ import pytest
 import spacy
 
 from spacy_elmo import BiLM, ElmoError
-from tests.pipeline.toys import blank, examples, listener, ner_config, tagger_config
+from tests.pipeline.toys import WITHOUT_BUILTIN, blank, examples, listener, ner_config, tagger_config
 
 TEXT = "Ann went to Rome ."
 COMPONENTS = {
@@ -68,7 +68,7 @@ def test_an_update(bilm: BiLM, name: str) -> None:
     ids=["one text", "stream", "initialize"],
 )
 def test_elmo_without_weights(use: Callable[[Any], object]) -> None:
-    nlp = blank()
+    nlp = blank(WITHOUT_BUILTIN)
     nlp.add_pipe("elmo")
     with pytest.raises(ElmoError, match=r"(?s)no ELMo weights.*load_weights.*nlp\.initialize"):
         use(nlp)

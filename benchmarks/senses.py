@@ -1,0 +1,106 @@
+"""Whether vectors tell the senses of a word apart: nearest neighbours by layer.
+
+python -m benchmarks.senses training/bilm/model-best
+
+senses.jsonl has ambiguous English nouns, each in ten sentences of our own, five for each of two senses, labelled by
+hand. A context is right if the nearest of the word's nine other contexts, by cosine, has its sense. Where contexts of
+both senses are equally near (to 1e-6), it counts as half: so a static vector, which is the same in every context, has
+50%, and layer 0 is one. (A neighbour drawn by lot is right in four of nine cases.) Layers are taken as they are,
+``mean`` is their mean. Every sentence is encoded by itself, from the weights' own start state. Prints a table in
+Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import spacy
+
+from spacy_elmo import BiLM, load_bilm
+from spacy_elmo.errors import ElmoError
+
+from .common import machine, positive, set_threads, table
+
+DATA = Path(__file__).with_suffix(".jsonl")
+TIE = 1e-6  # of a cosine
+
+
+class Context(NamedTuple):
+    """A sentence with an ambiguous word. words: its tokens. place: of the word among them."""
+
+    word: str
+    sense: str
+    words: list[str]
+    place: int
+
+
+def read_contexts(path: Path = DATA) -> dict[str, list[Context]]:
+    """The contexts of each word, cut by spaCy's English tokenizer."""
+    tokenizer = spacy.blank("en").tokenizer
+    found: dict[str, list[Context]] = {}
+    for line in path.read_text(encoding="utf8").splitlines():
+        row = json.loads(line)
+        words = [token.text for token in tokenizer(row["text"])]
+        found.setdefault(row["word"], []).append(Context(row["word"], row["sense"], words, words.index(row["word"])))
+    return found
+
+
+def accuracy(vectors: np.ndarray, senses: Sequence[str]) -> float:
+    """Share of contexts whose nearest other one has their sense, 0 to 1. vectors: (n, width)."""
+    units = vectors.astype(np.float64)
+    units /= np.maximum(np.linalg.norm(units, axis=1, keepdims=True), 1e-12)
+    near = units @ units.T
+    np.fill_diagonal(near, -np.inf)  # not itself
+    right = []
+    for row, sense in zip(near, senses, strict=True):
+        same = {senses[other] == sense for other in np.flatnonzero(row >= row.max() - TIE).tolist()}
+        right.append(0.5 if len(same) == 2 else float(same.pop()))
+    return float(np.mean(right))
+
+
+def accuracies(bilm: BiLM, contexts: Sequence[Context]) -> list[float]:
+    """Of one word: by layer, and of the mean of the layers."""
+    layers = np.stack(
+        [
+            encoded[:, context.place].cpu().numpy()
+            for context, encoded in zip(contexts, bilm.encode([one.words for one in contexts]), strict=True)
+        ],
+        axis=1,
+    )
+    senses = [context.sense for context in contexts]
+    return [accuracy(vectors, senses) for vectors in [*layers, layers.mean(axis=0)]]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Load, compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="what `spacy_elmo.load_bilm` takes")
+    parser.add_argument("--threads", type=positive, default=2, help="(default: %(default)s)")
+    args = parser.parse_args(argv)
+    set_threads(args.threads)
+    print(f"{machine(args.threads)}; {args.model}\n")
+    try:
+        bilm = load_bilm(args.model)
+    except ElmoError as error:
+        parser.error(str(error))
+    words = read_contexts()
+    found = {word: accuracies(bilm, contexts) for word, contexts in words.items()}
+    rows = [
+        [word, ", ".join(dict.fromkeys(one.sense for one in words[word])), *(f"{share:.0%}" for share in shares)]
+        for word, shares in found.items()
+    ]
+    # Each word has as many contexts, so that the mean over words is that over contexts.
+    total = np.mean(list(found.values()), axis=0)
+    rows.append(
+        [f"all {len(found)}", f"{sum(map(len, words.values()))} contexts", *(f"{share:.1%}" for share in total)]
+    )
+    table(["word", "senses", *(f"layer {layer}" for layer in range(bilm.config.n_layers + 1)), "mean"], rows)
+
+
+if __name__ == "__main__":
+    main()

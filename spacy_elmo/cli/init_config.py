@@ -1,0 +1,54 @@
+"""``elmo init-config``."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Optional
+
+import typer
+from spacy.cli._util import COMMAND, string_to_list
+from wasabi import msg
+
+from .errors import clean_errors
+
+
+# Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
+def init_config(
+    output: Path = typer.Argument(..., help="Config to write, or - for stdout", allow_dash=True),
+    lang: str = typer.Option("en", "--lang", "-l", help="Code of the language"),
+    pipeline: str = typer.Option(
+        "tagger,parser,ner", "--pipeline", "-p", help="Components to train, divided by commas; elmo is implied"
+    ),
+    optimize: str = typer.Option(
+        "speed",
+        "--optimize",
+        "-o",
+        help="speed: one small tok2vec for all components, the biLM in bfloat16; accuracy: a larger one with a mix of "
+        "the layers of its own for each",
+    ),
+    weights: Optional[Path] = typer.Option(  # noqa: UP045
+        None, help="Weights of any format that spacy-elmo reads [default: to be given as --paths.elmo in training]"
+    ),
+    force: bool = typer.Option(False, "--force", "-F", help="Replace OUTPUT if it exists"),
+) -> None:
+    """Make a complete config for `spacy train` with ELMo in it: what `spacy init config` makes, and the rest."""
+    with clean_errors():
+        from ..pipeline.training_config import checked_output, training_config, write_config
+
+        to_stdout = str(output) == "-"
+        if not to_stdout:
+            checked_output(output, overwrite=force)
+        config = training_config(
+            lang=lang,
+            pipeline=string_to_list(pipeline),
+            optimize=optimize,  # type: ignore[arg-type]
+            weights=weights,
+        )
+        if to_stdout:
+            typer.echo(config.to_str())
+            return
+        write_config(config, output, overwrite=force)
+        msg.good("Saved config", str(output))
+        data = "--paths.train train.spacy --paths.dev dev.spacy" + (" --paths.elmo WEIGHTS" if weights is None else "")
+        typer.echo(f"{COMMAND} train {shlex.quote(str(output))} --output training {data}")

@@ -1,0 +1,26 @@
+"""What a config lacks or has wrong, as an error that spaCy's commands show without a traceback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thinc.api import ConfigValidationError
+
+from ..errors import WeightsError
+
+
+class ElmoConfigError(ConfigValidationError, WeightsError):
+    """Weights that a component has not got, or that its config names and that cannot be taken.
+
+    ``spacy train``, ``spacy init nlp``, ``spacy assemble`` and others print errors of this kind as one message and exit
+    with status 1. In Python it is a WeightsError like any other.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(title="The weights of ELMo", desc=message)
+        self.args = (message,)  # the message alone, without the title and blank lines of a command's output
+
+    @classmethod
+    def from_error(cls, err: ConfigValidationError, **changes: Any) -> ConfigValidationError:  # type: ignore[override]
+        """As spaCy's commands have it: the same with another title, say."""
+        return ConfigValidationError.from_error(err, **changes)

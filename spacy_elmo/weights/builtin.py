@@ -1,0 +1,105 @@
+"""Weights that come with installed packages, by name: what `load_bilm("en")` and an `elmo` without weights take.
+
+A package offers weights by an entry point of the group `spacy_elmo_weights`. Its name is the code of the language whose
+default they shall be, or any other name, by which they are then asked for. Its value is where they lie: a package whose
+folder holds them, a path, or a function without arguments that gives one of the two. Nothing is imported before
+somebody asks for these weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from ..errors import WeightsError
+from .files import exists
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "spacy_elmo_weights"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltinModel:
+    """Weights that an installed package offers.
+
+    name: the language whose default they are, or another name. package: the distribution that they come with.
+    value: what its entry point names.
+    """
+
+    name: str
+    package: str
+    value: str
+    _entry_point: EntryPoint = field(repr=False, compare=False)
+
+    @property
+    def full_name(self) -> str:
+        """What they are asked for by where several packages offer the name."""
+        return f"{self.name}@{self.package}"
+
+    def path(self) -> Path:
+        """Where they lie. Raises WeightsError, naming the package, where it does not say, or nothing is there."""
+        with self.named_in_errors():
+            try:
+                offered = self._entry_point.load()
+                if not isinstance(offered, ModuleType) and callable(offered):
+                    offered = offered()
+                path = Path(offered.__path__[0] if isinstance(offered, ModuleType) else offered)
+            except Exception as error:  # it runs another package's code
+                raise WeightsError(f"its entry point {self.value} gives no path: {error!r}") from error
+            if not path.is_absolute() or not exists(path):
+                raise WeightsError(f"{path} is not there: install the package again")
+            return path
+
+    @contextmanager
+    def named_in_errors(self) -> Iterator[None]:
+        """Say in a WeightsError whose weights are broken."""
+        try:
+            yield
+        except WeightsError as error:
+            raise WeightsError(f"built-in weights '{self.name}' of the package {self.package}: {error}") from error
+
+
+def builtin_models() -> list[BuiltinModel]:
+    """The weights that installed packages offer, by name and package. None of them is loaded."""
+    # Not needed by whoever brings weights.
+    from importlib.metadata import entry_points
+
+    found = {
+        BuiltinModel(
+            name=entry.name,
+            package=entry.dist.name if entry.dist is not None else entry.value.partition(".")[0],
+            value=entry.value,
+            _entry_point=entry,
+        )
+        for entry in entry_points(group=GROUP)
+    }
+    return sorted(found, key=lambda model: (model.name, model.package, model.value))
+
+
+def builtin_model(name: Path | str) -> BuiltinModel | None:
+    """The built-in weights of a name, `language` or `language@package`; None where no package offers it.
+
+    Raises WeightsError where several do, saying which, and how to choose.
+    """
+    name = os.fspath(name)
+    if not name or any(mark in name for mark in ("/", os.sep)):
+        return None
+    found = [model for model in builtin_models() if name in (model.name, model.full_name)]
+    if len(found) > 1:
+        raise WeightsError(
+            f"built-in weights '{name}' are offered by several packages: say which by one of "
+            f"{', '.join(repr(model.full_name) for model in found)} in the place of a path, or uninstall the others"
+        )
+    return found[0] if found else None
+
+
+def offered_names() -> str:
+    """The names of all built-in weights, for an error."""
+    return ", ".join(dict.fromkeys(model.name for model in builtin_models())) or "none"

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.senses import DATA, accuracies, accuracy, main, read_contexts
+from spacy_elmo import save_bilm
+from spacy_elmo.layers.bilm_model import random_bilm
+
+ROWS = [json.loads(line) for line in DATA.read_text(encoding="utf8").splitlines()]
+
+
+def test_every_word_has_two_senses_of_five_contexts() -> None:
+    counts = Counter((row["word"], row["sense"]) for row in ROWS)
+    words = list(dict.fromkeys(row["word"] for row in ROWS))
+    assert len(words) >= 20
+    assert set(counts.values()) == {5}
+    assert Counter(word for word, _ in counts) == dict.fromkeys(words, 2)
+    # A word's contexts stand together.
+    assert [row["word"] for row in ROWS] == [word for word in words for _ in range(10)]
+    assert all(set(row) == {"word", "sense", "text"} for row in ROWS)
+
+
+def test_every_context_is_a_sentence_with_the_word_in_it_once() -> None:
+    assert len({row["text"] for row in ROWS}) == len(ROWS)
+    for word, contexts in read_contexts().items():
+        assert len({" ".join(context.words) for context in contexts}) == 10
+        for context in contexts:
+            # Whatever the case, a plural included: the word itself is the only hint of its kind.
+            forms = [token for token in context.words if token.lower() in (word, f"{word}s")]
+            assert forms == [word]
+            assert context.words[context.place] == word
+            n = sum(any(map(str.isalnum, token)) for token in context.words)
+            assert 8 <= n <= 25, context.words
+            assert context.words[0][0].isupper() or context.words[0] in "\"'"
+            assert context.words[-1] in (".", "?", "!")
+
+
+def test_contexts_of_a_sense_differ_in_where_the_word_stands() -> None:
+    for contexts in read_contexts().values():
+        for half in (contexts[:5], contexts[5:]):
+            assert len({context.sense for context in half}) == 1
+            assert len({context.place for context in half}) >= 3
+
+
+def test_accuracy() -> None:
+    senses = ["a", "a", "b", "b"]
+    apart = np.array([[1.0, 0.1], [2.0, 0.0], [0.0, 1.0], [0.1, 3.0]])
+    assert accuracy(apart, senses) == 1.0
+    assert accuracy(apart, ["a", "b", "a", "b"]) == 0.0
+    # The third is nearer to the first two than to the fourth, which is nearest to it.
+    assert accuracy(np.array([[1.0, 0.0], [1.0, 0.1], [1.0, 0.3], [0.0, 1.0]]), senses) == 0.75
+    # Static vectors, and such as differ by rounding alone.
+    assert accuracy(np.ones((4, 3)), senses) == 0.5
+    assert accuracy(np.ones((4, 3)) + 1e-8 * np.arange(12).reshape(4, 3), senses) == 0.5
+    assert accuracy(np.zeros((4, 3)), senses) == 0.5
+    # A tie within a sense is none.
+    assert accuracy(np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), ["a", "a", "a", "b"]) == 0.75
+
+
+def test_static_vectors_are_at_half() -> None:
+    bilm = random_bilm()
+    for contexts in read_contexts().values():
+        static, *others = accuracies(bilm, contexts)
+        assert static == 0.5
+        assert len(others) == 3
+        assert all(0.0 <= share <= 1.0 for share in others)
+
+
+def test_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_bilm(random_bilm(n_layers=1), tmp_path / "bilm")
+    main([str(tmp_path / "bilm"), "--threads", "1"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+    assert rows[0] == ["word", "senses", "layer 0", "layer 1", "mean"]
+    assert [row[0] for row in rows[2:-1]] == list(read_contexts())
+    assert rows[2][1] == "money, river"
+    assert rows[-1][:3] == [f"all {len(ROWS) // 10}", f"{len(ROWS)} contexts", "50.0%"]
+    shares = np.array([[float(cell.rstrip("%")) for cell in row[3:]] for row in rows[2:]])
+    np.testing.assert_allclose(shares[:-1].mean(axis=0), shares[-1], atol=0.06)
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "nothing")])
+    assert "no such file or folder" in capsys.readouterr().err

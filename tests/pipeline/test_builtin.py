@@ -1,0 +1,259 @@
+"""The first use of an `elmo` without weights takes the built-in ones of its language; nothing else ever loads them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+import torch
+from spacy.training import Example
+
+from spacy_elmo import BiLM, ElmoError, load_bilm, save_bilm
+from spacy_elmo.errors import WeightsError
+from spacy_elmo.layers.bilm_model import random_bilm
+from tests.pipeline.toys import blank, examples, getter, listener, ner_config, tagger_config, with_elmo
+from tests.weights.offering import Offering, install
+
+LANG = "xx"  # no installed package has weights for it, and its tokenizer is the plain one
+TEXT = "Ann went to Rome . Paris saw Bob !"
+
+
+@pytest.fixture
+def folder(bilm: BiLM, tmp_path: Path) -> Path:
+    save_bilm(bilm, tmp_path / "weights", dtype="float16")
+    return tmp_path / "weights"
+
+
+@pytest.fixture
+def offering(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offering:
+    """An installed package with weights for the language."""
+    return install(tmp_path, monkeypatch, LANG, folder)
+
+
+def expected(folder: Path, text: str = TEXT) -> np.ndarray:
+    nlp = blank(LANG)
+    nlp.add_pipe("elmo").load_weights(folder)
+    return nlp(text)._.elmo.layers
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda nlp: nlp(TEXT),
+        lambda nlp: next(nlp.pipe([TEXT])),
+        lambda nlp: (nlp.initialize(), nlp(TEXT))[1],
+        lambda nlp: (nlp.get_pipe("elmo").load_weights(LANG), nlp(TEXT))[1],
+    ],
+    ids=["one text", "stream", "initialize", "by its name"],
+)
+def test_the_first_use_takes_them(offering: Offering, folder: Path, use: Callable[[Any], Any]) -> None:
+    nlp = blank(LANG)
+    elmo = nlp.add_pipe("elmo")
+    assert elmo.bilm is None
+    assert offering.calls == 0
+    np.testing.assert_array_equal(use(nlp)._.elmo.layers, expected(folder))
+    assert offering.calls == 1
+    nlp(TEXT)
+    nlp.initialize()
+    assert offering.calls == 1
+
+
+def test_by_their_name_in_the_config(offering: Offering, folder: Path) -> None:
+    nlp = blank("sv")
+    nlp.add_pipe("elmo")
+    nlp.config["initialize"]["components"]["elmo"] = {"weights": f"{LANG}@acme-elmo"}
+    nlp.initialize()
+    assert offering.calls == 1
+    np.testing.assert_array_equal(nlp(TEXT)._.elmo.layers, expected(folder))
+
+
+def test_weights_of_ones_own_go_first(offering: Offering, bilm: BiLM, tmp_path: Path) -> None:
+    own = random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4]], char_dim=2)
+    nlp = blank(LANG)
+    nlp.add_pipe("elmo").load_weights(own)
+    nlp.initialize()
+    assert nlp(TEXT)._.elmo.layers.shape == (3, 9, 8)
+    nlp.to_disk(tmp_path / "pipeline")
+    again = spacy.load(tmp_path / "pipeline")
+    assert again(TEXT)._.elmo.layers.shape == (3, 9, 8)
+    from_bytes = blank(LANG)
+    from_bytes.add_pipe("elmo")
+    assert from_bytes.from_bytes(nlp.to_bytes())(TEXT)._.elmo.layers.shape == (3, 9, 8)
+    by_config = blank(LANG)
+    by_config.add_pipe("elmo")
+    save_bilm(own, tmp_path / "own")
+    by_config.config["initialize"]["components"]["elmo"] = {"weights": str(tmp_path / "own")}
+    by_config.initialize()
+    assert by_config(TEXT)._.elmo.layers.shape == (3, 9, 8)
+    assert offering.calls == 0
+
+
+def test_only_use_loads_them(offering: Offering, folder: Path, tmp_path: Path) -> None:
+    nlp = blank(LANG)
+    nlp.add_pipe("elmo")
+    nlp.add_pipe("tagger", config=tagger_config(listener()))
+    nlp.analyze_pipes()
+    copies = [copy.deepcopy(nlp.get_pipe("elmo")), pickle.loads(pickle.dumps(nlp)).get_pipe("elmo")]
+    nlp.to_disk(tmp_path / "pipeline")
+    again: Any = spacy.load(tmp_path / "pipeline")
+    copies.append(again.get_pipe("elmo"))
+    nlp.select_pipes(disable=["tagger"])
+    assert [pipe.bilm for pipe in copies] == [None, None, None]
+    assert offering.calls == 0
+    for number, pipe in enumerate(copies, start=1):
+        (layers,) = pipe.predict([nlp.make_doc(TEXT)])
+        np.testing.assert_array_equal(layers, expected(folder))
+        assert offering.calls == number
+
+
+def test_what_was_taken_is_saved(offering: Offering, folder: Path, tmp_path: Path) -> None:
+    nlp = blank(LANG)
+    nlp.add_pipe("elmo")
+    nlp(TEXT)
+    nlp.to_disk(tmp_path / "pipeline")
+    again: Any = spacy.load(tmp_path / "pipeline")
+    assert again.get_pipe("elmo").bilm is not None
+    np.testing.assert_array_equal(again(TEXT)._.elmo.layers, expected(folder))
+    assert offering.calls == 1
+
+
+@pytest.mark.parametrize("config", [tagger_config(listener()), tagger_config(with_elmo())], ids=["listener", "tok2vec"])
+def test_listeners_take_the_widths_in_initialize(offering: Offering, bilm: BiLM, config: dict[str, Any]) -> None:
+    nlp = blank(LANG)
+    elmo = nlp.add_pipe("elmo")
+    nlp.add_pipe("tagger", config=config)
+    (inner,) = elmo.listeners
+    assert not inner.has_dim("nO")
+    optimizer = nlp.initialize(getter(nlp))
+    assert inner.get_dim("nO") == bilm.config.width
+    losses = [nlp.update(examples(nlp), sgd=optimizer)["tagger"] for _ in range(20)]
+    assert losses[-1] < losses[0]
+    assert offering.calls == 1
+
+
+def test_a_listener_that_is_initialized_alone(offering: Offering, bilm: BiLM) -> None:
+    nlp = blank(LANG)
+    elmo = nlp.add_pipe("elmo")
+    nlp.add_pipe("ner", config=ner_config(listener()))
+    nlp.get_pipe("ner").initialize(getter(nlp), nlp=nlp)
+    assert elmo.listeners[0].get_dim("nO") == bilm.config.width
+    assert offering.calls == 1
+
+
+def test_a_listener_made_for_another_shape(folder: Path, offering: Offering, tmp_path: Path) -> None:
+    nlp = blank(LANG)
+    nlp.add_pipe("elmo").load_weights(random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4]], char_dim=2))
+    nlp.add_pipe("tagger", config=tagger_config(listener()))
+    nlp.initialize(getter(nlp))
+    nlp.to_disk(tmp_path / "pipeline")
+    (tmp_path / "pipeline" / "elmo" / "model").write_bytes(blank_model())
+    again: Any = spacy.load(tmp_path / "pipeline")
+    with pytest.raises(ElmoError, match="'tagger' was initialized for ELMo weights with 3 layers of width 8; these"):
+        again(TEXT)
+    assert again.get_pipe("elmo").bilm is None
+
+
+def blank_model() -> bytes:
+    """What an `elmo` without weights is saved as."""
+    nlp = blank(LANG)
+    return nlp.add_pipe("elmo").model.to_bytes()
+
+
+def test_listeners_can_be_replaced_at_once(offering: Offering, folder: Path) -> None:
+    nlp = blank(LANG)
+    nlp.add_pipe("elmo")
+    nlp.add_pipe("tagger", config=tagger_config(listener()))
+    nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
+    nlp.remove_pipe("elmo")
+    nlp.initialize(getter(nlp))
+    nlp.update([Example.from_dict(nlp.make_doc("Ann"), {"tags": ["NOUN"]})])
+    assert nlp("Ann went")[0].tag_
+    kernels = [
+        value
+        for node in nlp.get_pipe("tagger").model.walk()
+        for shim in node.shims
+        for name, value in shim.bilm.state_dict().items()
+        if name == "forward_lstm.layers.0.kernel"
+    ]
+    assert len(kernels) == 1
+    assert torch.equal(kernels[0], load_bilm(folder).state_dict()["forward_lstm.layers.0.kernel"])
+    assert offering.calls == 1
+
+
+def test_threads_that_come_together_load_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = f"""
+import time
+calls = []
+
+def weights():
+    calls.append(1)
+    time.sleep(0.2)  # the others come meanwhile
+    return {str(folder)!r}
+"""
+    offering = install(tmp_path, monkeypatch, LANG, folder, code=code)
+    nlp = blank(LANG)
+    elmo = nlp.add_pipe("elmo")
+    docs = [nlp.make_doc(TEXT) for _ in range(4)]
+    barrier, found, bilms = threading.Barrier(len(docs)), {}, set()
+
+    def run(number: int) -> None:
+        barrier.wait()
+        (found[number],) = elmo.predict([docs[number]])
+        bilms.add(id(elmo.bilm))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(docs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert offering.calls == 1
+    assert len(bilms) == 1
+    assert len(found) == len(docs)
+    for layers in found.values():
+        np.testing.assert_array_equal(layers, expected(folder))
+
+
+def test_processes_that_start_without_weights(offering: Offering, folder: Path) -> None:
+    nlp = blank(LANG)
+    nlp.add_pipe("elmo")
+    for doc in nlp.pipe([TEXT] * 4, n_process=2, batch_size=1):
+        np.testing.assert_allclose(doc._.elmo.layers, expected(folder), atol=1e-6)
+
+
+def test_other_languages_say_which_there_are(offering: Offering) -> None:
+    nlp = blank("sv")
+    nlp.add_pipe("elmo", name="mine")
+    with pytest.raises(
+        ElmoError,
+        match=rf"(?s)'mine' has no ELMo weights, and none are built in for the language 'sv' \(there are: .*{LANG}.*\)"
+        r".*load_weights.*initialize\.components\.mine",
+    ):
+        nlp(TEXT)
+    assert offering.calls == 0
+
+
+def test_two_packages_of_one_language(
+    offering: Offering, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, LANG, folder, package="other-elmo")
+    nlp = blank(LANG)
+    elmo = nlp.add_pipe("elmo")
+    with pytest.raises(WeightsError, match=rf"several packages.*'{LANG}@acme-elmo', '{LANG}@other-elmo'"):
+        nlp(TEXT)
+    elmo.load_weights(f"{LANG}@acme-elmo")
+    np.testing.assert_array_equal(nlp(TEXT)._.elmo.layers, expected(folder))
+
+
+def test_a_broken_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, LANG, "", code="import no_such_module")
+    nlp = blank(LANG)
+    nlp.add_pipe("elmo")
+    with pytest.raises(WeightsError, match=rf"^built-in weights '{LANG}' of the package acme-elmo: .*no_such_module"):
+        nlp(TEXT)

@@ -1,0 +1,72 @@
+"""`spacy train` with a config without weights, or with wrong ones, ended in a traceback through spaCy's code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import spacy
+from spacy.cli import app
+from spacy.tokens import DocBin, Span
+from typer.testing import CliRunner
+
+from spacy_elmo import BiLM, BiLMConfig, ElmoError, save_bilm
+from spacy_elmo.errors import WeightsError
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    nlp = spacy.blank("en")
+    docs = DocBin()
+    for _ in range(4):
+        doc = nlp.make_doc("Ann sees us .")
+        doc.ents = [Span(doc, 0, 1, "PER")]
+        docs.add(doc)
+    docs.to_disk(tmp_path / "train.spacy")
+    return tmp_path / "train.spacy"
+
+
+CASES: dict[str, tuple[list[str], str]] = {
+    "none": ([], "component 'elmo' has no ELMo weights. Load some with"),
+    "no such folder": (["--paths.elmo", "nowhere"], "weights: nowhere: no such file or folder"),
+    "a name that is too long": (["--paths.elmo", "x" * 300], "cannot be read: "),
+    "frozen before it has any": (["--training.frozen_components", '["elmo"]'], "component 'elmo' has no ELMo weights"),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_it_is_one_message(case: str, root: Path, train: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, says = CASES[case]
+    monkeypatch.chdir(tmp_path)
+    paths = ["--paths.train", str(train), "--paths.dev", str(train)]
+    result = CliRunner().invoke(app, ["train", str(root / "configs" / "ner_elmo.cfg"), *paths, *options])
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+    said = " ".join(result.output.split())
+    assert "The weights of ELMo" in said
+    assert said.count(says) == 1
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"), [("nowhere", "nowhere: no such file or folder"), (3, "weights are a path or a BiLM, not int")]
+)
+def test_in_python_it_is_an_error_of_weights(weights: Any, says: str) -> None:
+    nlp = spacy.blank("en")
+    elmo: Any = nlp.add_pipe("elmo")
+    with pytest.raises(WeightsError, match=rf"^\[initialize\.components\.elmo\] weights: .*{says}") as error:
+        elmo.initialize(lambda: [], nlp=nlp, weights=weights)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ElmoError, match=r"^component 'elmo' has no ELMo weights") as missing:
+        nlp("Ann sees us .")
+    assert "\n" not in str(missing.value)
+
+
+def test_training_goes_on_with_weights(root: Path, train: Path, tmp_path: Path) -> None:
+    config = BiLMConfig(lstm_dim=4, projection_dim=3, filters=((1, 4),), char_dim=2)
+    save_bilm(BiLM(config).initialize(0), tmp_path / "bilm")
+    options = ["--paths.elmo", str(tmp_path / "bilm"), "--training.max_steps", "1", "--training.eval_frequency", "1"]
+    paths = ["--paths.train", str(train), "--paths.dev", str(train)]
+    result = CliRunner().invoke(app, ["train", str(root / "configs" / "ner_elmo.cfg"), *paths, *options])
+    assert result.exit_code == 0, result.output

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from spacy_elmo import BiLM, ElmoError, builtin_models, load_bilm, save_bilm
+from spacy_elmo.embedding import embed_file
+from spacy_elmo.errors import WeightsError
+from spacy_elmo.layers.bilm_model import random_bilm
+from spacy_elmo.weights import bilm_to_bytes, builtin_model, summary
+from tests.weights.offering import install
+
+NAME = "tlh"  # no installed package has weights for it
+
+
+@pytest.fixture(scope="module")
+def bilm() -> BiLM:
+    return random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4], [2, 4]], char_dim=2)
+
+
+@pytest.fixture
+def folder(bilm: BiLM, tmp_path: Path) -> Path:
+    path = tmp_path / "weights"
+    save_bilm(bilm, path)
+    return path
+
+
+def same(first: BiLM, second: BiLM) -> bool:
+    return bilm_to_bytes(first) == bilm_to_bytes(second)
+
+
+# Offering
+
+
+def test_a_function_that_gives_a_path(
+    bilm: BiLM, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offering = install(tmp_path, monkeypatch, NAME, folder)
+    (model,) = [model for model in builtin_models() if model.name == NAME]
+    assert (model.package, model.full_name) == ("acme-elmo", f"{NAME}@acme-elmo")
+    assert offering.calls == 0
+    assert model.path() == folder
+    assert same(load_bilm(NAME), bilm)
+    assert same(load_bilm(Path(NAME)), bilm)
+    assert same(load_bilm(f"{NAME}@acme-elmo"), bilm)
+    assert summary(NAME).path == folder / "model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("", "{module}"),
+        ("from pathlib import Path\nwhere = Path(__file__).parent", "{module}:where"),
+        ("import os\nwhere = os.path.dirname(__file__)", "{module}:where"),
+        ("from importlib.resources import files\nwhere = lambda: files(__package__)", "{module}:where"),
+    ],
+    ids=["the package itself", "a Path", "a string", "importlib.resources"],
+)
+def test_weights_inside_a_package(
+    bilm: BiLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, value: str
+) -> None:
+    offering = install(tmp_path, monkeypatch, NAME, "", code=code, value=value)
+    (site,) = tmp_path.glob(f"site-*/{offering.module}")
+    save_bilm(bilm, site, dtype="float16")
+    save_bilm(load_bilm(site), tmp_path / "expected")
+    assert same(load_bilm(NAME), load_bilm(tmp_path / "expected"))
+
+
+def test_what_is_a_path_is_no_name(bilm: BiLM, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, NAME, folder)
+    assert builtin_model(f"./{NAME}") is None
+    assert builtin_model(tmp_path / NAME) is None
+    with pytest.raises(WeightsError, match=f"{NAME}: no such file or folder$"):
+        load_bilm(tmp_path / NAME)
+
+
+def test_a_file_or_folder_of_that_name_goes_first(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offering = install(tmp_path, monkeypatch, NAME, folder)
+    monkeypatch.chdir(tmp_path)
+    other = random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4]], char_dim=2)
+    save_bilm(other, NAME)
+    assert same(load_bilm(NAME), other)
+    assert offering.calls == 0
+    for path in Path(NAME).iterdir():
+        path.unlink()
+    # An empty folder is no biLM; the error says how the built-in one is still called.
+    with pytest.raises(WeightsError, match=rf"holds no biLM.*the built-in weights of that name are '{NAME}@acme-elmo'"):
+        load_bilm(NAME)
+
+
+def test_a_name_that_nobody_offers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, NAME, folder)
+    with pytest.raises(WeightsError, match=rf"^xyz: no such file or folder, nor built-in weights .*\b{NAME}\b.*\)$"):
+        load_bilm("xyz")
+    with pytest.raises(WeightsError, match=r"^weights\.hdf5: no such file or folder$"):
+        load_bilm("weights.hdf5")
+
+
+def test_two_packages_of_one_name(bilm: BiLM, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, NAME, folder)
+    save_bilm(random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4]], char_dim=2), tmp_path / "other")
+    install(tmp_path, monkeypatch, NAME, tmp_path / "other", package="other-elmo")
+    with pytest.raises(
+        WeightsError, match=rf"'{NAME}' are offered by several packages.*'{NAME}@acme-elmo', '{NAME}@other-elmo'"
+    ):
+        load_bilm(NAME)
+    assert same(load_bilm(f"{NAME}@acme-elmo"), bilm)
+    assert same(load_bilm(f"{NAME}@other-elmo"), load_bilm(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    ("code", "value", "message"),
+    [
+        ("import no_such_module", "{module}:weights", "gives no path: ModuleNotFoundError.*no_such_module"),
+        ("", "{module}:weights", "gives no path: AttributeError"),
+        ("", "no_such_package_of_weights:weights", "gives no path: ModuleNotFoundError"),
+        ("weights = 3", "{module}:weights", "gives no path: TypeError"),
+        ("def weights():\n    raise OSError('no room')", "{module}:weights", r"gives no path: OSError\('no room'\)"),
+        ("weights = '/no/such/folder'", "{module}:weights", "/no/such/folder is not there: install the package again"),
+        ("weights = 'models'", "{module}:weights", "models is not there"),
+        ("", "{module}", "holds no biLM"),
+    ],
+)
+def test_a_broken_offering(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, value: str, message: str
+) -> None:
+    install(tmp_path, monkeypatch, NAME, "", code=code, value=value)
+    with pytest.raises(
+        WeightsError, match=rf"^built-in weights '{NAME}' of the package acme-elmo: .*{message}"
+    ) as caught:
+        load_bilm(NAME)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_weights_name_the_package(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, NAME, folder)
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(WeightsError, match=rf"^built-in weights '{NAME}' of the package acme-elmo: .*not a whole"):
+        load_bilm(NAME)
+
+
+def test_embedding_reads_the_language_beside_the_weights(
+    bilm: BiLM, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, NAME, folder)
+    text = tmp_path / "text.txt"
+    text.write_text("z.B. so", encoding="utf8")
+    (folder / "meta.json").write_text('{"lang": "de"}', encoding="utf8")
+    assert embed_file(text, tmp_path / "german.npz", NAME).words == 2
+    (folder / "meta.json").unlink()
+    assert embed_file(text, tmp_path / "english.npz", NAME).words > 2  # English knows no such abbreviation
+
+
+def test_what_setup_cfg_offers_is_there(root: Path) -> None:
+    config = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    config.read(root / "setup.cfg", encoding="utf8")
+    lines = config["options.entry_points"].get("spacy_elmo_weights", "").split("\n")
+    offered = {line.partition("=")[2].strip() for line in lines if line.strip()}
+    folders = {path.parent for path in (root / "spacy_elmo" / "models").glob("*/model.safetensors")}
+    assert offered == {f"spacy_elmo.models.{path.name}" for path in folders}
+    for path in folders:
+        assert {"__init__.py", "README.md", "config.json", "meta.json"} <= {file.name for file in path.iterdir()}
+        with safetensors.safe_open(path / "model.safetensors", framework="pt") as file:
+            assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F16"}  # noqa: SIM118 - no mapping
+        load_bilm(path)
+
+
+# float16
+
+
+def test_float16_is_half_as_large_and_rounded_to_the_nearest(bilm: BiLM, tmp_path: Path) -> None:
+    save_bilm(bilm, tmp_path / "float32")
+    save_bilm(bilm, tmp_path / "float16", dtype="float16")
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("float32", "float16")]
+    n = sum(tensor.numel() for tensor in bilm.state_dict().values())
+    assert sizes[0] - sizes[1] == pytest.approx(2 * n, abs=16)  # the header is padded to whole 8 bytes
+    found = load_bilm(tmp_path / "float16").state_dict()
+    for name, tensor in bilm.state_dict().items():
+        assert found[name].dtype == torch.float32
+        assert torch.equal(found[name], tensor.half().float()), name
+    # What was rounded once is not rounded again.
+    save_bilm(load_bilm(tmp_path / "float16"), tmp_path / "again", dtype="float16")
+    names = [path.name for path in sorted((tmp_path / "again").iterdir())]
+    assert names == ["config.json", "model.safetensors"]
+    for name in names:
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "float16" / name).read_bytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_files_of_sixteen_bits_are_loaded_exactly(bilm: BiLM, tmp_path: Path, dtype: torch.dtype) -> None:
+    save_bilm(bilm, tmp_path / "bilm")
+    file = tmp_path / "bilm" / "model.safetensors"
+    with safetensors.safe_open(file, framework="pt") as opened:
+        metadata = opened.metadata()
+    tensors = {name: tensor.to(dtype) for name, tensor in safetensors.torch.load_file(file).items()}
+    safetensors.torch.save_file(tensors, file, metadata=metadata)
+    for name, tensor in load_bilm(tmp_path / "bilm").state_dict().items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, tensors[name].float()), name
+
+
+@given(
+    values=arrays.arrays(
+        "float32", (8,), elements=st.floats(-65519, 65519, width=32, allow_nan=False, allow_infinity=False)
+    )
+)
+def test_any_value_in_range_comes_back_as_what_it_was_rounded_to(tmp_path_factory: Any, values: Any) -> None:
+    bilm = random_bilm(lstm_dim=2, projection_dim=2, n_layers=1, filters=[[1, 2]], char_dim=2)
+    bias = bilm.state_dict()["forward_lstm.layers.0.bias"]
+    bias.copy_(torch.from_numpy(values))
+    folder = tmp_path_factory.mktemp("bilm")
+    save_bilm(bilm, folder, dtype="float16")
+    found = load_bilm(folder).state_dict()["forward_lstm.layers.0.bias"]
+    assert torch.equal(found, torch.from_numpy(values.astype("float16").astype("float32")))
+
+
+@pytest.mark.parametrize("value", [65520.0, -1e9])  # half-way from the largest float16 on, it rounds to infinity
+def test_values_too_large_for_float16(tmp_path: Path, value: float) -> None:
+    bilm = random_bilm(lstm_dim=2, projection_dim=2, n_layers=1, filters=[[1, 2]], char_dim=2)
+    save_bilm(bilm, tmp_path / "bilm")
+    before = (tmp_path / "bilm" / "model.safetensors").read_bytes()
+    bilm.state_dict()["forward_lstm.layers.0.bias"][3] = value
+    message = (
+        f"'forward_lstm.layers.0.bias' has a value of {abs(value):g}, which is too large for float16: save float32"
+    )
+    with pytest.raises(WeightsError, match=re.escape(message)):
+        save_bilm(bilm, tmp_path / "bilm", dtype="float16")
+    assert (tmp_path / "bilm" / "model.safetensors").read_bytes() == before
+    save_bilm(bilm, tmp_path / "bilm")
+    assert load_bilm(tmp_path / "bilm").state_dict()["forward_lstm.layers.0.bias"][3] == value
+
+
+def test_other_dtypes_and_formats_are_refused(bilm: BiLM, tmp_path: Path) -> None:
+    with pytest.raises(ElmoError, match="dtype is one of float32, float16, not 'bfloat16'"):
+        save_bilm(bilm, tmp_path / "bilm", dtype="bfloat16")  # type: ignore[arg-type]
+    with pytest.raises(ElmoError, match="format 'bilm-hdf5' holds float32, not 'float16'"):
+        save_bilm(bilm, tmp_path / "bilm", "bilm-hdf5", dtype="float16")
+    assert list(tmp_path.iterdir()) == []
