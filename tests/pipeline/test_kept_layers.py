@@ -118,8 +118,7 @@ def test_spacy_train_computes_every_text_once(words: dict[str, int], tmp_path: P
     assert read.words == words["train"] + words["dev"]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("cache_mb", [0, 512])
+@pytest.mark.parametrize(("dtype", "cache_mb"), [("float32", 0), ("float16", 512)])
 def test_a_second_run_computes_nothing_and_learns_the_same(
     words: dict[str, int], tmp_path: Path, read: Read, dtype: str, cache_mb: int
 ) -> None:
@@ -433,10 +432,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_children_do_not_write(tmp_path: Path, method: str) -> None:
-    if method == "fork" and sys.platform in ("win32", "darwin"):
-        pytest.skip("fork is not to be used on this platform")
+def test_children_do_not_write(tmp_path: Path) -> None:
+    method = "spawn" if sys.platform in ("win32", "darwin") else "fork"
     script = tmp_path / "script.py"
     script.write_text(CHILDREN, encoding="utf8")
     command = [sys.executable, str(script), method, str(tmp_path / "cache")]
