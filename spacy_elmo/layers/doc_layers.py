@@ -7,12 +7,14 @@ with a graph behind them, and all listeners' gradients wait here for one backwar
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -25,9 +27,13 @@ from ..errors import ElmoError
 from ..text_forms import TextForm, checked_text_form, text_form_config, words_key
 from .span_getters import Offsets, SpanGetter, readable_words
 
+if TYPE_CHECKING:
+    from .disk_cache import DiskCache
+
 Key = tuple[bytes, tuple[tuple[int, int], ...]]
 Backprop = Callable[[Sequence[Any]], None]
 
+CACHE_DISK_MB = 10_000
 # Rows of a Doc that are moved at once to make room for white space.
 ROWS_PER_MOVE = 4096
 
@@ -39,6 +45,8 @@ class DocLayers:
     max_length: steps of a window inside the biLM. precision: of its matrix products where nothing trains.
     dtype: "float32" or "float16", of what is kept and handed out. frozen: whether the biLM stays as it is.
     cache_mb: bound of the memo in MB (10**6 bytes); 0: no memo.
+    cache_dir: a folder in which the layers of training texts are kept too, from run to run; None: they are not.
+    cache_disk_mb: bound of what lies there, in MB.
     cache_words: bound of the biLM's cache of token vectors, in words; 0: none.
     text: the form of the words that the biLM reads: "orth", "lower", "norm" or a function (see ``doc_words``).
     Copies and pickles start without memo and gradients.
@@ -56,6 +64,8 @@ class DocLayers:
         cache_mb: int,
         cache_words: int,
         text: TextForm = "orth",
+        cache_dir: str | Path | None = None,
+        cache_disk_mb: int = CACHE_DISK_MB,
     ) -> None:
         if not isinstance(max_length, int) or max_length < 1:
             raise ElmoError(f"elmo: max_length is at least 1, not {max_length!r}")
@@ -63,6 +73,10 @@ class DocLayers:
             raise ElmoError(f"elmo: cache_mb is at least 0, not {cache_mb!r}")
         if not isinstance(cache_words, int) or cache_words < 0:
             raise ElmoError(f"elmo: cache_words is at least 0, not {cache_words!r}")
+        if cache_dir is not None and (not isinstance(cache_dir, (str, Path)) or not str(cache_dir)):
+            raise ElmoError(f"elmo: cache_dir is the path of a folder, or null, not {cache_dir!r:.100}")
+        if not isinstance(cache_disk_mb, int) or cache_disk_mb < 1:
+            raise ElmoError(f"elmo: cache_disk_mb is at least 1, not {cache_disk_mb!r}")
         self.span_getter = span_getter
         self.state = state
         self.max_length = max_length
@@ -72,6 +86,11 @@ class DocLayers:
         self.cache_mb = cache_mb
         self.cache_words = cache_words
         self.text = checked_text_form(text)
+        self.cache_dir = cache_dir
+        self.cache_disk_mb = cache_disk_mb
+        # Texts come again: set by training, and by which process.
+        self.trains = False
+        self._trained_by = 0
         self._forget()
 
     def config(self) -> dict[str, Any]:
@@ -93,6 +112,8 @@ class DocLayers:
             "cache_mb": self.cache_mb,
             "cache_words": self.cache_words,
             "text": text_form_config(self.text),
+            "cache_dir": None if self.cache_dir is None else str(self.cache_dir),
+            "cache_disk_mb": self.cache_disk_mb,
         }
 
     def _forget(self) -> None:
@@ -100,37 +121,77 @@ class DocLayers:
         self._memo_bytes = 0
         self._memo_version = 0
         self._lock = threading.Lock()
+        self._disk: DiskCache | None = None
+        self._disk_version = 0
         self._pending: dict[Key, _Pending] = {}
         self._given: dict[int, tuple[weakref.ref[np.ndarray], int, bytes]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        derived = ("_memo", "_memo_bytes", "_memo_version", "_lock", "_pending", "_given")
+        derived = ("_memo", "_memo_bytes", "_memo_version", "_lock", "_pending", "_given", "_disk", "_disk_version")
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._forget()
 
-    def predict(self, bilm: BiLM, docs: Sequence[Doc], *, remember: bool = False) -> list[np.ndarray]:
-        """The layers of each Doc, from the memo where it has them.
+    def begin_training(self) -> None:
+        """From now on texts come again: what is computed is kept."""
+        self.trains = True
+        self._trained_by = os.getpid()
 
-        remember: keep in the memo what is computed now.
+    def predict(self, bilm: BiLM, docs: Sequence[Doc], *, remember: bool = False) -> list[np.ndarray]:
+        """The layers of each Doc, from the memo or the disk where they have them.
+
+        remember: keep in the memo what it did not have, as always in training.
         RETURNS: (L + 1, n_tokens, 2P) of ``dtype`` on the CPU. Arrays may be shared: do not write into them.
         """
         spans = self._spans(docs)
         keys = [self._key(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
         version = bilm.version
         known = self._recall(version, keys)
-        missing = [i for i, key in enumerate(keys) if key not in known]
         # A text that comes twice is computed once.
-        first = {keys[i]: i for i in reversed(missing)}
+        first = {keys[i]: i for i in reversed(range(len(docs))) if keys[i] not in known}
         todo = sorted(first.values())
-        computed = self._compute(bilm, [docs[i] for i in todo], [spans[i] for i in todo])
-        for i, array in zip(todo, computed, strict=True):
+        found = self._computed_or_read(bilm, version, [docs[i] for i in todo], [spans[i] for i in todo])
+        for i, array in zip(todo, found, strict=True):
             known[keys[i]] = array
-            if remember:
+            if remember or self.trains:
                 self._remember(version, keys[i], array)
         return [known[key] for key in keys]
+
+    def _computed_or_read(
+        self, bilm: BiLM, version: int, docs: Sequence[Doc], spans: Sequence[Offsets]
+    ) -> list[np.ndarray]:
+        """The layers of Docs that are not in memory."""
+        disk = self._disk_of(bilm, version) if docs else None
+        if disk is None:
+            return self._compute(bilm, docs, spans)
+        from .disk_cache import text_name
+
+        names = [text_name(doc, offsets, self.text) for doc, offsets in zip(docs, spans, strict=True)]
+        rows, width = bilm.config.n_layers + 1, bilm.config.width
+        arrays = disk.read({name: (rows, len(doc), width) for name, doc in zip(names, docs, strict=True)}, self.dtype)
+        missing = [i for i, name in enumerate(names) if name not in arrays]
+        computed = self._compute(bilm, [docs[i] for i in missing], [spans[i] for i in missing])
+        new = {names[i]: array for i, array in zip(missing, computed, strict=True)}
+        disk.write(new)
+        arrays |= new
+        return [arrays[name] for name in names]
+
+    def _disk_of(self, bilm: BiLM, version: int) -> DiskCache | None:
+        """What is kept on disk for these weights. None without ``cache_dir``, for a biLM that trains, and outside of
+        training: children of a process that trains (``nlp.pipe(n_process=2)``) do not touch it."""
+        if self.cache_dir is None or not self.frozen or not self.trains or self._trained_by != os.getpid():
+            return None
+        from .disk_cache import DiskCache, model_name
+
+        with self._lock:
+            if self._disk is None or self._disk_version != version:
+                state = bilm.config.state if self.state is None else self.state
+                name = model_name(bilm, state, self.precision, self.dtype.str)
+                self._disk = DiskCache(self.cache_dir, self.cache_disk_mb, name)
+                self._disk_version = version
+            return self._disk
 
     def begin_update(self, bilm: BiLM, docs: Sequence[Doc]) -> tuple[list[Any], Backprop]:
         """The layers of each Doc for training, and a callback for their gradients.
@@ -138,8 +199,9 @@ class DocLayers:
         RETURNS: arrays (L + 1, n_tokens, 2P) float32 (or ``dtype``, when frozen), and the callback: it takes one
         gradient of the same shape a Doc, adds it up and returns at once; ``flush`` does the backward pass.
         """
+        self.begin_training()
         if self.frozen:
-            return list(self.predict(bilm, docs, remember=True)), ignore_gradient
+            return list(self.predict(bilm, docs)), ignore_gradient
         spans = self._spans(docs)
         keys = [self._key(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
         todo = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key not in self._pending}.values())

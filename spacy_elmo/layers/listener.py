@@ -20,7 +20,7 @@ from ..bilm.encode import CACHE_WORDS
 from ..errors import ElmoError, NoSentencesError
 from ..text_forms import TextForm
 from .bilm_model import find_bilm, get_bilm, set_bilm, set_lr_factor
-from .doc_layers import Backprop, DocLayers
+from .doc_layers import CACHE_DISK_MB, Backprop, DocLayers
 from .scalar_mix import ScalarMix_v1
 from .span_getters import SpanGetter, rule_spans
 
@@ -266,6 +266,8 @@ def ElmoTok2Vec_v1(
     cache_mb: int = 512,
     cache_words: int = CACHE_WORDS,
     text: TextForm = "orth",
+    cache_dir: str | None = None,
+    cache_disk_mb: int = CACHE_DISK_MB,
 ) -> Model[list[Doc], list[Floats2d]]:
     """The same vectors as ElmoListener.v1, from a biLM of its own inside the component: no `elmo` pipe is needed.
 
@@ -282,6 +284,8 @@ def ElmoTok2Vec_v1(
         cache_mb=cache_mb,
         cache_words=cache_words,
         text=text,
+        cache_dir=cache_dir,
+        cache_disk_mb=cache_disk_mb,
     )
     set_lr_factor(bilm, lr_factor)
     mixing = [_checked_mix(mix, elmo_dropout), *_projection_layers(projection)]

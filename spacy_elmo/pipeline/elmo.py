@@ -21,7 +21,7 @@ from ..bilm.encode import CACHE_WORDS
 from ..bilm.matmul import PRECISIONS, Precision
 from ..errors import ElmoError, WeightsError
 from ..layers.bilm_model import find_bilm, set_bilm, set_lr_factor
-from ..layers.doc_layers import Backprop, DocLayers, ignore_gradient
+from ..layers.doc_layers import CACHE_DISK_MB, Backprop, DocLayers, ignore_gradient
 from ..layers.listener import LISTENER, allow_replacing, connect, is_initialized, listeners_in, set_widths
 from ..layers.span_getters import SpanGetter
 from ..text_forms import TextForm
@@ -67,6 +67,8 @@ DEFAULT_CONFIG = Config().from_str(
         "cache_words": CACHE_WORDS,
         "text": "orth",
         "vectors": False,
+        "cache_dir": None,
+        "cache_disk_mb": CACHE_DISK_MB,
     },
 )
 def make_elmo(
@@ -85,6 +87,8 @@ def make_elmo(
     cache_words: int,
     text: TextForm,
     vectors: bool,
+    cache_dir: str | None,
+    cache_disk_mb: int,
 ) -> Elmo:
     """Make the component `elmo`: see ``Elmo`` for the arguments."""
     return Elmo(
@@ -103,6 +107,8 @@ def make_elmo(
         cache_words=cache_words,
         text=text,
         vectors=vectors,
+        cache_dir=cache_dir,
+        cache_disk_mb=cache_disk_mb,
         lang=nlp.lang,
     )
 
@@ -125,6 +131,8 @@ class Elmo(TrainablePipe):
     text: what the biLM reads of a token: its "orth" (as it is written), "lower" or "norm", or what a function makes of
         a Doc's words (spacy-elmo.ptb_brackets.v1): what the weights were trained on.
     vectors: let doc.vector, token.vector, span.vector and similarity come from here.
+    cache_dir: a folder in which training keeps texts' layers too, for later epochs and runs; None: it does not.
+    cache_disk_mb: bound in MB of what lies there.
     lang: whose built-in weights are taken at the first use without weights. None: the vocab's.
 
     These options live in the config alone: ``spacy.load(path, config={"components": {"elmo": {...}}})`` changes them.
@@ -149,6 +157,8 @@ class Elmo(TrainablePipe):
         cache_words: int = CACHE_WORDS,
         text: TextForm = "orth",
         vectors: bool = False,
+        cache_dir: str | Path | None = None,
+        cache_disk_mb: int = CACHE_DISK_MB,
         lang: str | None = None,
     ) -> None:
         for option, value, allowed in (
@@ -180,12 +190,12 @@ class Elmo(TrainablePipe):
             cache_mb=cache_mb,
             cache_words=cache_words,
             text=text,
+            cache_dir=cache_dir,
+            cache_disk_mb=cache_disk_mb,
         )
         set_lr_factor(model, lr_factor)
         allow_replacing(model, self.doc_layers, lr_factor)
         self.listener_map: dict[str, list[Model[Any, Any]]] = {}
-        # Set by training: from then on texts come again, so annotating remembers them.
-        self._trains = False
         # Listeners that have asked for layers to train since the last update; None: this pipe is not being updated.
         self._asked: set[int] | None = None
 
@@ -317,14 +327,14 @@ class Elmo(TrainablePipe):
         """
         bilm = self.loaded_bilm
         if is_train:
-            self._trains = True
+            self.doc_layers.begin_training()
             if self._takes_gradients(listener):
                 return self.doc_layers.begin_update(bilm, docs)
         version = bilm.version
         layers = [self.doc_layers.given(version, doc, stored(doc, self.name)) for doc in docs]
         missing = [i for i, array in enumerate(layers) if array is None]
         if missing:
-            remember = self._trains or self.store != "layers"
+            remember = self.store != "layers"
             computed = self.doc_layers.predict(bilm, [docs[i] for i in missing], remember=remember)
             for i, array in zip(missing, computed, strict=True):
                 layers[i] = array
@@ -351,7 +361,7 @@ class Elmo(TrainablePipe):
         """The layers (L + 1, n_tokens, 2P) of each Doc, on the CPU."""
         docs = list(docs)
         # What is not kept on the Doc as layers, a listener will ask for.
-        remember = self._trains or (self.store != "layers" and bool(self.listener_map))
+        remember = self.store != "layers" and bool(self.listener_map)
         return self.doc_layers.predict(self.loaded_bilm, docs, remember=remember)
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[np.ndarray]) -> None:
@@ -366,7 +376,7 @@ class Elmo(TrainablePipe):
                 kept = layers.mean(axis=0, dtype=np.float32).astype(layers.dtype, copy=False)
             else:
                 # What is on a Doc is its own: not the memo's, nor that of the same text elsewhere in the batch.
-                kept = layers.copy() if self._trains or id(layers) in given else layers
+                kept = layers.copy() if self.doc_layers.trains or id(layers) in given else layers
                 given.add(id(layers))
                 self.doc_layers.give(version, doc, kept)
             store_layers(doc, self.name, kept)
@@ -396,7 +406,7 @@ class Elmo(TrainablePipe):
         bilm = self.loaded_bilm
         for component, listener in self._listeners_by_component():
             set_widths(listener, bilm, component)
-        self._trains = True
+        self.doc_layers.begin_training()
 
     def update(
         self,
@@ -410,7 +420,7 @@ class Elmo(TrainablePipe):
         losses = {} if losses is None else losses
         losses.setdefault(self.name, 0.0)
         validate_examples(examples, "Elmo.update")
-        self._trains = True
+        self.doc_layers.begin_training()
         if not self.frozen:
             losses[self.name] += self.doc_layers.flush()
             self._asked = set()

@@ -6,8 +6,6 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 from spacy_elmo import BiLM, ElmoError, load_bilm, save_bilm
 from spacy_elmo.embedding import embed_file
+from tests.going_wrong import files_of_at_most
 
 from .killed import OPTIONS, counted, run_in_process
 from .reading import writable
@@ -119,18 +118,6 @@ def load(whole: Path) -> BiLM:
     from spacy_elmo.layers.bilm_model import random_bilm
 
     return random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4], [2, 4]], char_dim=4)
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """The system refuses to let a file grow further, as it does on a full disk."""
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("part", [0.01, 0.3, 0.7, 0.99])

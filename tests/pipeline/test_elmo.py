@@ -172,7 +172,7 @@ def test_weights_come_from_a_folder_a_bilm_or_the_config(bilm: BiLM, tmp_path: P
 
 
 def test_new_weights_replace_the_old_and_nothing_of_them_stays(nlp: Any) -> None:
-    nlp.get_pipe("elmo")._trains = True  # the memo is in use
+    nlp.get_pipe("elmo").doc_layers.begin_training()  # the memo is in use
     before = layers(nlp(TEXT)).copy()
     other = random_bilm(lstm_dim=16, projection_dim=8, filters=[[1, 8], [2, 8], [3, 8]], char_dim=4, seed=9)
     nlp.get_pipe("elmo").load_weights(other)
@@ -227,7 +227,7 @@ def test_docs_do_not_share_arrays(nlp: Any) -> None:
 
 
 def test_the_memo_is_not_written_through_a_doc(nlp: Any) -> None:
-    nlp.get_pipe("elmo")._trains = True
+    nlp.get_pipe("elmo").doc_layers.begin_training()
     expected = layers(nlp(TEXT)).copy()
     layers(nlp(TEXT))[:] = 0.0
     np.testing.assert_array_equal(layers(nlp(TEXT)), expected)
