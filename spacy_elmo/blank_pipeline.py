@@ -12,8 +12,8 @@ from spacy.language import Language
 
 from .errors import ElmoError
 
-# Where spaCy's own message has no line to copy.
-_INSTALL = {lang: f'pip install "spacy[{lang}]"' for lang in ("ko", "th")}
+# Where spaCy's own message has no line that every shell takes.
+_INSTALL = {lang: f'pip install "spacy[{lang}]"' for lang in ("ja", "ko", "th")}
 
 
 def blank_pipeline(lang: str, tokenizer: dict[str, Any] | None = None) -> Language:

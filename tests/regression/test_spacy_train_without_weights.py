@@ -28,10 +28,14 @@ def train(tmp_path: Path) -> Path:
 
 
 CASES: dict[str, tuple[list[str], str]] = {
-    "none": ([], "component 'elmo' has no ELMo weights. Load some with"),
+    # No weights are built in for this language, nor will be.
+    "none": (["--nlp.lang", "xx"], "component 'elmo' has no ELMo weights, and none are built in for the language 'xx'"),
     "no such folder": (["--paths.elmo", "nowhere"], "weights: nowhere: no such file or folder"),
     "a name that is too long": (["--paths.elmo", "x" * 300], "cannot be read: "),
-    "frozen before it has any": (["--training.frozen_components", '["elmo"]'], "component 'elmo' has no ELMo weights"),
+    "frozen before it has any": (
+        ["--nlp.lang", "xx", "--training.frozen_components", '["elmo"]'],
+        "component 'elmo' has no ELMo weights",
+    ),
 }
 
 
