@@ -263,6 +263,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--plot", type=Path, help="write the curves to this file (.svg, .png)")
     args = parser.parse_args(argv)
     set_threads(args.threads)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # its processes are to end with it
     print(f"{machine(args.threads)}\n", flush=True)
     paths = {"paths.raw": args.raw, "paths.dev": args.dev, "paths.cache": str(args.output / "corpus")}
     steps = {"training.max_steps": args.max_steps} if args.max_steps else {}

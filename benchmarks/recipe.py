@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import statistics
 import subprocess
 import sys
@@ -196,6 +197,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--evaluations", type=positive, default=5, help="of a trial (default: %(default)s)")
     args = parser.parse_args(argv)
     set_threads(args.threads)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # its processes are to end with it
     args.output.mkdir(parents=True, exist_ok=True)
     print(f"{machine(args.threads)}\n")
     trials: list[Trial] = list(srsly.read_jsonl(args.trials))
