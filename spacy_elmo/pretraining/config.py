@@ -36,7 +36,10 @@ FIXED_KEYS = (
     "initialize.weights",
     "objective.@misc",
     "objective.cutoffs",
+    "objective.div_value",
+    "objective.head_bias",
     "objective.loss",
+    "objective.unigram_bias",
     "optimizer.@misc",
     "optimizer.name",
     "optimizer.settings.amsgrad",
@@ -328,7 +331,8 @@ def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         key
         for key in sorted(old_values.keys() | new_values.keys())
         if any(key == fixed or key.startswith(fixed + ".") for fixed in FIXED_KEYS)
-        and old_values.get(key) != new_values.get(key)
+        # A switch that is off is as one that there was not yet when the run began.
+        and (old_values.get(key) or None) != (new_values.get(key) or None)
     ]
 
 

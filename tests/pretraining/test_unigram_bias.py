@@ -20,7 +20,8 @@ from spacy.tokens import Doc
 from spacy_elmo.bilm.model import BiLM
 from spacy_elmo.bilm.output_layer import OutputLayer
 from spacy_elmo.bilm.softmax import FullSoftmax
-from spacy_elmo.pretraining.config import load_config, resolve
+from spacy_elmo.errors import PretrainingError
+from spacy_elmo.pretraining.config import changed_keys, load_config, resolve
 from spacy_elmo.pretraining.corpus import encode_corpus
 from spacy_elmo.pretraining.loop import PretrainingResult, pretrain
 from spacy_elmo.pretraining.objectives import initialize_output, output_layer
@@ -166,3 +167,19 @@ def test_given_weights_with_a_softmax_keep_their_biases(toy_config: MakeConfig, 
     assert lines_of(tmp_path / "True" / "evaluations.jsonl") == lines_of(tmp_path / "False" / "evaluations.jsonl")
     one, other = (load_softmax(tmp_path / name / "model-last").stored() for name in ("True", "False"))
     assert torch.equal(one["b"], other["b"])
+
+
+def test_a_resumed_run_cannot_change_it(toy_config: MakeConfig, tmp_path: Path) -> None:
+    run(toy_config(objective=ADAPTIVE, training__max_steps=2), tmp_path)
+    for changed in ({"unigram_bias": True}, {"head_bias": True}, {"div_value": 1.5}):
+        (name,) = changed
+        with pytest.raises(PretrainingError, match=rf"cannot go on with another objective\.{name}: "):
+            run(toy_config(objective={**ADAPTIVE, **changed}, training__max_steps=4), tmp_path, resume=True)
+
+
+def test_a_checkpoint_from_before_it_goes_on() -> None:
+    before: dict[str, Any] = {"objective": dict(SAMPLED)}
+    now: dict[str, Any] = {"objective": {**SAMPLED, "unigram_bias": False}}
+    assert changed_keys(before, now) == []
+    now["objective"]["unigram_bias"] = True
+    assert changed_keys(before, now) == ["objective.unigram_bias"]
