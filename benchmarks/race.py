@@ -10,7 +10,8 @@ as long. Time is that of training steps alone: no start, no reading of text, no 
 Both are scored by our evaluator: the perplexity of the whole dev text by the full softmax, each sentence by itself. It
 starts from zero, which only ours was trained for; so bilm-tf, of which TensorFlow's checkpoint is read, is also scored
 from the mean state in which text before a sentence leaves it, and on running text with its state carried on, as it
-trains. What counts is the best of the three. Everything is kept in ``--output``; a race that was stopped goes on.
+trains. What counts is the best of the three. ``--dev-words`` scores a sample from all over the text, for a race with
+less time between its turns. Everything is kept in ``--output``; a race that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from spacy_elmo.pretraining.config import Settings, load_config, resolve
 from spacy_elmo.pretraining.corpus import EncodedCorpus
 from spacy_elmo.pretraining.measure import output_layer
 from spacy_elmo.pretraining.perplexity import perplexity
-from spacy_elmo.pretraining.prepare import Corpora, prepare_corpora
+from spacy_elmo.pretraining.prepare import Corpora, dev_sentences, prepare_corpora
 from spacy_elmo.pretraining.streams import Stream
 from spacy_elmo.pretraining.vocabulary import Vocabulary
 from spacy_elmo.pretraining.warm import with_warm_state
@@ -53,6 +54,7 @@ ROWS, UNROLL, NEGATIVES, DROPOUT, CLIP_NORM = 128, 20, 8192, 0.1, 10.0
 # Windows of bilm-tf that are written at once: 16 MB a step.
 WINDOWS = 60
 OURS, BILM = "ours", "bilm-tf"
+ALL = 10**9  # words
 
 Entry = dict[str, Any]
 
@@ -60,13 +62,18 @@ Entry = dict[str, Any]
 class Ours:
     """``elmo pretrain`` in a process, stopped and resumed at slices."""
 
-    def __init__(self, config: Config, folder: Path, evaluations: int) -> None:
+    def __init__(self, config: Config, folder: Path, evaluations: int, dev_words: int) -> None:
         self.folder = folder
         settings, _ = resolve(config)
         self.tokens = settings.training.step_rows * settings.training.unroll_steps
         self.max_steps = settings.training.max_steps
         every = math.ceil(self.max_steps / evaluations)
-        training = {**config["training"], "eval_frequency": every, "eval_tokens": 10**9, "checkpoint_frequency": every}
+        training = {
+            **config["training"],
+            "eval_frequency": every,
+            "eval_tokens": dev_words,
+            "checkpoint_frequency": every,
+        }
         logger = {"@loggers": "spacy-elmo.jsonl_logger.v1", "path": str(folder / "log.jsonl")}
         folder.mkdir(parents=True, exist_ok=True)
         Config({**config, "training": training, "logger": logger}).to_disk(folder / "ours.cfg")
@@ -112,8 +119,10 @@ class Ours:
 class Rival:
     """bilm-tf in a process of its own environment."""
 
-    def __init__(self, interpreter: Path, settings: Settings, corpora: Corpora, folder: Path, threads: int) -> None:
-        self.folder, self.corpora = folder, corpora
+    def __init__(
+        self, interpreter: Path, settings: Settings, corpora: Corpora, folder: Path, threads: int, dev_words: int
+    ) -> None:
+        self.folder, self.corpora, self.dev_words = folder, corpora, dev_words
         self.config = settings.bilm_config(len(corpora.vocabulary))
         options = replace(self.config, state="zero").to_options()
         options["char_cnn"]["n_characters"] = 261
@@ -178,22 +187,27 @@ class Rival:
             bilm = found.load()
             softmax, words = output_layer(self.checkpoint, found, bilm)
         dev = self.corpora.dev
-        sentences = list(dev.sentences())
+        sentences = dev_sentences(dev, self.dev_words)
         warm = with_warm_state(bilm, self.stream, self.corpora.train.types, reset=None)
         scores = {
             "from_zero": perplexity(bilm, softmax, words, sentences).joint,
             "from_mean_state": perplexity(warm, softmax, words, sentences).joint,
-            "carried": carried_perplexity(bilm, softmax, Vocabulary(words), dev),
+            "carried": carried_perplexity(bilm, softmax, Vocabulary(words), dev, self.dev_words),
         }
         return {**scores, "perplexity": min(scores.values())}
 
 
 @torch.no_grad()
-def carried_perplexity(bilm: BiLM, softmax: OutputLayer, vocabulary: Vocabulary, corpus: EncodedCorpus) -> float:
-    """The joint perplexity of a corpus read as bilm-tf trains: 16 rows of running text, the state carried on."""
+def carried_perplexity(
+    bilm: BiLM, softmax: OutputLayer, vocabulary: Vocabulary, corpus: EncodedCorpus, words: int = ALL
+) -> float:
+    """The joint perplexity of a corpus read as bilm-tf trains: 16 rows of running text, the state carried on.
+
+    words: about so many are read, from 16 places.
+    """
     stream = Stream(corpus, vocabulary, rows=16, unroll_steps=UNROLL, seed=0)
     state, total, n = bilm.zero_state(stream.rows), 0.0, 0
-    for step in range(stream.steps_per_epoch):
+    for step in range(min(stream.steps_per_epoch, math.ceil(words / (stream.rows * UNROLL)))):
         window = stream.window(step)
         ids = bilm.token_ids([corpus.types[row] for row in window.type_rows.tolist()])
         forward, backward = torch.from_numpy(window.forward), torch.from_numpy(window.backward)
@@ -260,6 +274,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-steps", type=positive, help="of ours, in place of the config's")
     parser.add_argument("--slice", type=float, default=10.0, help="minutes of a turn (default: %(default)s)")
     parser.add_argument("--evaluations", type=positive, default=24, help="of ours (default: %(default)s)")
+    parser.add_argument("--dev-words", type=positive, default=ALL, help="of the dev text (default: all)")
     parser.add_argument("--plot", type=Path, help="write the curves to this file (.svg, .png)")
     args = parser.parse_args(argv)
     set_threads(args.threads)
@@ -270,12 +285,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = load_config(args.config, {**paths, "training.threads": args.threads, **steps})
     settings, filled = resolve(config)
     corpora = prepare_corpora(settings, filled)
-    ours = Ours(config, args.output / OURS, args.evaluations)
+    ours = Ours(config, args.output / OURS, args.evaluations, args.dev_words)
     bilm: list[Entry] = []
     with ExitStack() as stack:
         rival: Rival | None = None
         if args.bilm is not None:
-            rival = Rival(args.bilm, settings, corpora, args.output / BILM, args.threads)
+            rival = Rival(args.bilm, settings, corpora, args.output / BILM, args.threads, args.dev_words)
             stack.callback(rival.peer.close)
         while True:
             if not ours.done:

@@ -28,13 +28,11 @@ from typing import Any
 import srsly
 from thinc.api import Config
 
-from spacy_elmo import BiLM
 from spacy_elmo.pretraining.config import load_config, resolve
-from spacy_elmo.pretraining.objectives import initialize_output, output_layer, prediction_targets
+from spacy_elmo.pretraining.distributed import ALONE
 from spacy_elmo.pretraining.precision import onednn_products
-from spacy_elmo.pretraining.prepare import prepare_corpora
+from spacy_elmo.pretraining.start import make_parts, make_task, read_corpora
 from spacy_elmo.pretraining.step import TrainingStep
-from spacy_elmo.pretraining.streams import Stream
 
 from .common import existing, machine, parser_for, positive, progress, set_threads, table
 
@@ -59,23 +57,22 @@ class Training:
     """A trial in training, to see how fast it is."""
 
     def __init__(self, config: Config) -> None:
-        settings, config = resolve(config)
-        corpora = prepare_corpora(settings, config)
-        training = settings.training
-        targets = prediction_targets(settings.objective, corpora)
-        self.stream = Stream(
-            corpora.train, targets, rows=training.step_rows, unroll_steps=training.unroll_steps, seed=0
+        task, weights = make_task(
+            config, ranks=ALONE, output=Path(), command=None, stdout=sys.stderr, stderr=sys.stderr
         )
-        bilm = BiLM(settings.bilm_config(len(corpora.vocabulary))).initialize(0)
-        layer = output_layer(settings.objective, targets, bilm, len(corpora.vocabulary))
-        initialize_output(settings.objective, layer, corpora, 0)
-        optimizer = settings.optimizer([*bilm.parameters(), *layer.parameters()])
+        parts = make_parts(task, read_corpora(task), weights)
+        training = task.training
+        self.stream = parts.stream
         self.update = TrainingStep(
-            bilm=bilm, softmax=layer, optimizer=optimizer, types=corpora.train.types, settings=training
+            bilm=parts.bilm,
+            softmax=parts.softmax,
+            optimizer=parts.optimizer,
+            types=parts.corpora.train.types,
+            settings=training,
         )
         self.tokens = training.step_rows * training.unroll_steps
         self.onednn = training.onednn
-        self.state = bilm.zero_state(training.step_rows)
+        self.state = parts.bilm.zero_state(training.step_rows)
         self.step = 0
 
     def speed(self, seconds: float) -> float:

@@ -150,7 +150,7 @@ class TrainingSettings(_Section):
     checkpoint_frequency: int = Field(100, ge=1)
     keep: int = Field(2, ge=1)
     threads: int = Field(0, ge=0)
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
     onednn: bool = False
 
     @model_validator(mode="after")

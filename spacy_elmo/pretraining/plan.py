@@ -12,6 +12,7 @@ from ..bilm.model import BiLM
 from ..bilm.output_layer import OutputLayer
 from ..bilm.softmax import FullSoftmax, SampledSoftmax
 from .config import Settings
+from .precision import chosen_precision
 from .prepare import Corpora
 from .streams import Stream
 from .vectors import Targets, VectorTargets
@@ -55,6 +56,7 @@ def make_plan(
         lines.append(("text of", ", ".join(f"{name} {version}" for name, version in corpora.versions.items())))
     tokens = training.step_rows * training.unroll_steps
     parts = f"{training.accumulate} x " if training.accumulate > 1 else ""
+    precision = chosen_precision(training.precision, bilm.device)
     lines += [
         ("vocabulary", f"{len(corpora.vocabulary):,} words"),
         (
@@ -67,7 +69,7 @@ def make_plan(
             "softmax" if softmax.has_perplexity else "output",
             f"{sum(parameter.numel() for parameter in softmax.parameters()):,} parameters{_about(softmax)}",
         ),
-        ("precision", training.precision if products is None else f"{training.precision}, {products}"),
+        ("precision", precision if products is None else f"{precision}, {products}"),
     ]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name.ljust(width)}  {text}" for name, text in lines)

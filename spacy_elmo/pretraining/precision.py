@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+def chosen_precision(asked: Literal["auto"] | Precision, device: torch.device) -> Precision:
+    """What ``training.precision`` means on a device: "auto" is bfloat16 where that has units for it, else float32."""
+    if asked != "auto":
+        return asked
+    return "bfloat16" if has_bfloat16_units(device) else "float32"
+
+
+def has_bfloat16_units(device: torch.device) -> bool:
+    """Whether a device multiplies bfloat16 faster than float32. (An old torch cannot tell: it has none then.)"""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    tell = getattr(torch.cpu, "get_capabilities", None)
+    found = tell() if tell is not None else {}
+    return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is Arm's
 
 
 @contextmanager

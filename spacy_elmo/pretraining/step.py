@@ -18,6 +18,7 @@ from ..errors import PretrainingError
 from .averaging import Averages
 from .checkpoint import Checkpoint
 from .distributed import ALONE, Ranks
+from .precision import chosen_precision
 from .schedules import LearnRate, Progress
 from .streams import Window
 from .undo import Undo
@@ -119,7 +120,8 @@ class TrainingStep:
         averages = self._averages.weights if self._averages else []
         halves = settings.non_finite == "halve"
         self._undo = Undo([*self._parameters, *averages], optimizer) if halves else None
-        self._scaler = torch.amp.GradScaler(bilm.device.type) if settings.precision == "float16" else None
+        self.precision = chosen_precision(settings.precision, bilm.device)
+        self._scaler = torch.amp.GradScaler(bilm.device.type) if self.precision == "float16" else None
 
     def __call__(self, window: Window, state: BiLMState, step: int) -> StepResult:
         """Do the update number ``step``, counted from 0.
@@ -198,7 +200,7 @@ class TrainingStep:
         forward, backward, *targets = self._on_device(np.stack(arrays))
         resets = {"sentence": window.starts, "document": window.document_starts}.get(settings.reset or "")
         starts = None if resets is None else self._on_device(resets)
-        dtype = DTYPES.get(settings.precision)
+        dtype = DTYPES.get(self.precision)
         with self._buffers.in_use(), torch.autocast(device.type, dtype, enabled=dtype is not None):
             *hidden, after = self.bilm.hidden(
                 token_ids, forward, backward, state, settings.dropout, starts, settings.recurrent_dropout

@@ -76,7 +76,18 @@ def test_a_race_of_ours_alone_stops_and_goes_on(
     config: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--config", str(config), "--raw", str(text), "--dev", str(text), "--output", str(tmp_path / "out")]
-    options += ["--slice", "0.001", "--evaluations", "4", "--threads", "1", "--plot", str(tmp_path / "race.svg")]
+    options += [
+        "--slice",
+        "0.001",
+        "--evaluations",
+        "4",
+        "--dev-words",
+        "50",
+        "--threads",
+        "1",
+        "--plot",
+        str(tmp_path / "race.svg"),
+    ]
     race.main(options)
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ours")]
     assert [int(row[2].replace(",", "")) for row in rows] == [tokens * 24 for tokens in (10, 20, 30, 40)]
@@ -101,6 +112,9 @@ def test_running_text_is_scored_with_its_state_carried_on(config: Path, text: Pa
     # Without knowledge every word is as likely as any other.
     found = race.carried_perplexity(bilm, softmax, corpora.vocabulary, corpora.dev)
     assert found == pytest.approx(len(corpora.vocabulary), rel=1e-5)
+    assert race.carried_perplexity(bilm, softmax, corpora.vocabulary, corpora.dev, 100) == pytest.approx(
+        found, rel=1e-5
+    )
     # Something that depends on what was read.
     softmax.W.data.normal_(0.0, 30.0, generator=torch.Generator().manual_seed(0))
     assert race.carried_perplexity(bilm, softmax, corpora.vocabulary, corpora.dev) != pytest.approx(found, rel=0.01)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,13 @@ import torch
 from spacy_elmo.errors import PretrainingError
 from spacy_elmo.pretraining import precision
 from spacy_elmo.pretraining.loop import pretrain
-from spacy_elmo.pretraining.precision import onednn_products, onednn_switch, products_are_exact
+from spacy_elmo.pretraining.precision import (
+    chosen_precision,
+    has_bfloat16_units,
+    onednn_products,
+    onednn_switch,
+    products_are_exact,
+)
 
 from .conftest import MakeConfig
 
@@ -176,3 +183,39 @@ def test_the_loss_curve_of_500_steps_in_bfloat16(toy_config: MakeConfig, tmp_pat
     wide, narrow = curves(toy_config, tmp_path, 500, objective=block, **options)
     assert np.abs(narrow - wide).mean() < 0.005
     assert narrow[-1] == pytest.approx(wide[-1], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "units"),
+    [
+        ({"avx512_bf16": True}, True),
+        ({"amx_bf16": True}, True),
+        ({"bf16": True}, True),
+        ({"avx2": True}, False),
+        ({}, False),
+    ],
+)
+def test_auto_is_bfloat16_where_the_processor_has_units(
+    capabilities: dict[str, bool], units: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    cpu = torch.device("cpu")
+    assert has_bfloat16_units(cpu) is units
+    assert chosen_precision("auto", cpu) == ("bfloat16" if units else "float32")
+    assert chosen_precision("float32", cpu) == "float32"
+    assert chosen_precision("bfloat16", cpu) == "bfloat16"
+
+
+@pytest.mark.parametrize(("units", "same"), [(True, "bfloat16"), (False, "float32")])
+def test_a_run_in_auto_is_the_run_in_what_it_stands_for(
+    units: bool, same: str, toy_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": units}, raising=False)
+    losses = {}
+    for asked in ("auto", same):
+        stdout = io.StringIO()
+        config = toy_config(training__max_steps=4, training__precision=asked)
+        pretrain(config, tmp_path / asked, stdout=stdout, stderr=io.StringIO())
+        assert re.search(rf"^precision +{same}", stdout.getvalue(), re.MULTILINE)
+        losses[asked] = [json.loads(line)["loss"] for line in (tmp_path / asked / "losses.jsonl").open()]
+    assert losses["auto"] == losses[same]
