@@ -143,7 +143,7 @@ def spread_by_length(sentences: Sentences, n: int) -> Sentences:
     return [sentences[i] for i in sorted(by_length[place] for place in chosen)]
 
 
-def n_words(sentences: Iterable[Sequence[str]]) -> int:
+def n_words(sentences: Iterable[Sequence[Any]]) -> int:
     """Running words, without boundaries."""
     return sum(map(len, sentences))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,15 +50,27 @@ def read_contexts(path: Path = DATA) -> dict[str, list[Context]]:
     return found
 
 
+def nearest(queries: np.ndarray, keys: np.ndarray, *, same: bool = False) -> Iterator[np.ndarray]:
+    """Yield the rows of `keys` nearest to each query by cosine: several where they are equally near, to 1e-6.
+
+    queries: (n, width). keys: (m, width). same: they are the same rows, of which none is its own neighbour.
+    """
+    units = [rows.astype(np.float64) for rows in (queries, keys)]
+    for rows in units:
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    # One at a time: queries x keys may be many.
+    for place, query in enumerate(units[0]):
+        near = units[1] @ query
+        if same:
+            near[place] = -np.inf
+        yield np.flatnonzero(near >= near.max() - TIE)
+
+
 def accuracy(vectors: np.ndarray, senses: Sequence[str]) -> float:
     """Share of contexts whose nearest other one has their sense, 0 to 1. vectors: (n, width)."""
-    units = vectors.astype(np.float64)
-    units /= np.maximum(np.linalg.norm(units, axis=1, keepdims=True), 1e-12)
-    near = units @ units.T
-    np.fill_diagonal(near, -np.inf)  # not itself
     right = []
-    for row, sense in zip(near, senses, strict=True):
-        same = {senses[other] == sense for other in np.flatnonzero(row >= row.max() - TIE).tolist()}
+    for others, sense in zip(nearest(vectors, vectors, same=True), senses, strict=True):
+        same = {senses[other] == sense for other in others.tolist()}
         right.append(0.5 if len(same) == 2 else float(same.pop()))
     return float(np.mean(right))
 

@@ -70,7 +70,7 @@ COMMAND_LINES = [
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the documents' examples speak of: the project's files, weights, texts and annotated data."""
     folder = tmp_path_factory.mktemp("workplace")
-    for name in ("configs", "docs", "scripts"):
+    for name in ("benchmarks", "configs", "docs", "scripts"):
         (folder / name).symlink_to(ROOT / name, target_is_directory=True)
     for name in ("project.yml", "requirements.txt", "README.md"):
         (folder / name).symlink_to(ROOT / name)
@@ -231,6 +231,19 @@ def draws(words: list[str], folder: Path) -> None:
     assert "spacy-elmo[plot]" in done.stdout
 
 
+def probes(words: list[str], folder: Path) -> None:
+    """`benchmarks.probes`: of a few sentences."""
+    rows = {"the": "the\tDET\tDT", "saw": "saw\tNOUN\tNN", "we": "we\tPRON\tPRP", "Saw": "see\tVERB\tVBD"}
+    for name in ("train", "test"):
+        with open(folder / f"{name}.conllu", "w", encoding="utf8") as file:
+            for number, row in list(zip((1, 2, 1, 2), rows.items(), strict=True)) * 10:
+                end = "\n" * number  # a sentence has two words
+                file.write(f"{number}\t{row[0].lower()}\t{row[1]}\t_\t0\t_\t_\t_{end}")
+        (folder / f"{name}.conll").write_text("Mr O\nLee B-PER\n\nin O\nLee B-LOC\n\n" * 10, encoding="utf8")
+    printed = as_it_stands(words, folder)
+    assert all(f"| {name} |" in printed for name in ("layer 2", "UPOS", "lemma", "entity type", "sense"))
+
+
 COMMANDS: list[tuple[str, Callable[[list[str], Path], object]]] = [
     (r"python -m venv \.venv && \. \.venv/bin/activate", makes_environment),
     (r"pip install -r requirements\.txt", requirements_installed),
@@ -249,6 +262,7 @@ COMMANDS: list[tuple[str, Callable[[list[str], Path], object]]] = [
     (r"python -m spacy elmo info", as_it_stands),
     (r"python -m spacy elmo convert .*", converts),
     (r"python -m spacy elmo curve .*", draws),
+    (r"python -m benchmarks\.probes .*", probes),
 ]
 
 
