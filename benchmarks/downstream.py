@@ -290,7 +290,7 @@ class Grid:
                     }
                     peers.add(interpreter, interpreter, WORKER, pipelines=paths, test=str(test))
                 rows = [
-                    peers.row(self.interpreter(run), f"{task}, {name}", "annotate", {}, name=name)
+                    peers.row(self.interpreter(run), f"{task}, {name}", "annotate", {}, pipeline=name)
                     for name, run in models.items()
                 ]
                 measure(rows, self.args.rounds)

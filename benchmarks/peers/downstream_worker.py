@@ -153,8 +153,8 @@ def load(*, threads: int, pipelines: dict[str, str], test: str) -> tuple[dict[st
     docs = list(DocBin().from_disk(test).get_docs(spacy.blank("en").vocab))
     texts = [([token.text for token in doc], [bool(token.whitespace_) for token in doc]) for doc in docs]
 
-    def annotate(name: str) -> dict[str, Any]:
-        nlp = loaded[name]
+    def annotate(pipeline: str) -> dict[str, Any]:
+        nlp = loaded[pipeline]
         bare = [Doc(nlp.vocab, words=words, spaces=spaces) for words, spaces in texts]
         start = time.perf_counter()
         words = sum(len(doc) for doc in nlp.pipe(bare))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import spacy
 import srsly
 from spacy.tokens import DocBin
+from thinc.api import Model
 
 import spacy_elmo
 from benchmarks import downstream, material
@@ -270,8 +273,11 @@ def test_a_grid_runs_goes_on_and_reports(
     assert "<svg" in (out / "sample-efficiency.svg").read_text()
     # The first seed's model is kept, all else is not.
     assert sorted(path.parent.name for path in out.glob("runs/*/model-*")) == ["conll-0.5-elmo-0", "conll-0.5-spacy-0"]
-    # Vectors of texts lie there once: four different ones.
-    assert (out / "cache").is_dir()
+    # Vectors lie there once for all runs, also for two at a time: of four different texts, and one biLM.
+    with closing(sqlite3.connect(next((out / "cache").glob("*.sqlite")))) as db:
+        assert db.execute("SELECT count(DISTINCT name), count(*), count(DISTINCT model) FROM layers").fetchall() == [
+            (4, 4, 1)
+        ]
 
     # What is done is not done again; what a killed run left makes room.
     before = {path: path.stat().st_mtime_ns for path in out.glob("results/*.json")}
@@ -282,7 +288,7 @@ def test_a_grid_runs_goes_on_and_reports(
     assert [path.stem for path in after if after[path] != before[path]] == ["conll-0.5-spacy-1"]
     again = srsly.read_json(out / "results" / "conll-0.5-spacy-1.json")
     (first,) = (run for run in found["runs"] if (run["arm"], run["seed"]) == ("spacy", 1))
-    assert again["test_scores"] == first["test_scores"]
+    assert {**again["test_scores"], "speed": 0} == {**first["test_scores"], "speed": 0}
 
     with pytest.raises(SystemExit, match="of other settings"):
         downstream.main([*given, "--steps", "5"])
@@ -296,17 +302,18 @@ def test_a_run_that_fails_is_named(data: Path, tmp_path: Path) -> None:
     given += ["--tasks", "conll", "--shares", "0.1", "--arms", "pretrain", "--seeds", "1", "--steps", "2"]
     with pytest.raises(SystemExit, match=r"1 runs failed: conll-0\.1-pretrain-0"):
         downstream.main(given)
-    assert "Error" in (tmp_path / "out" / "runs" / "conll-0.1-pretrain-0" / "train.log").read_text()
+    assert "ExtraData" in (tmp_path / "out" / "runs" / "conll-0.1-pretrain-0" / "train.log").read_text()
 
 
 @pytest.mark.parametrize(("task", "arm"), [("wnut", "top"), ("ewt", "both"), ("sst5", "uniform")])
 def test_every_task_trains(task: str, arm: str, data: Path, bilm: Path, tmp_path: Path) -> None:
     result, nlp = small(ARMS[arm], task, data, tmp_path, bilm)
-    for split in ("dev", "test"):
-        assert all(0 <= result[f"{split}_scores"][metric] <= 1 for metric in TASKS[task].metrics)
-    # The same sentences, and tokens as the data have them.
-    assert result["dev_scores"].items() >= {key: result["test_scores"][key] for key in TASKS[task].metrics}.items()
-    assert result["test_scores"]["token_acc"] == 1.0
+    for metric in TASKS[task].metrics:
+        assert 0 <= result["test_scores"][metric] <= 1
+        # Dev and test are the same sentences here.
+        assert result["dev_scores"][metric] == pytest.approx(result["test_scores"][metric], abs=1e-6)
+    if task == "ewt":  # where a tokenizer would find others
+        assert result["test_scores"]["token_acc"] == 1.0
     weights = [mix["weights"] for mix in result["mixes"]]
     last = len(weights[0]) - 1
     expected = {"top": [[0.0] * last + [1.0]], "uniform": [[1 / (last + 1)] * (last + 1)]}.get(arm, weights)
@@ -316,6 +323,11 @@ def test_every_task_trains(task: str, arm: str, data: Path, bilm: Path, tmp_path
 
 
 # --------------------------------------------------------------------------------------------------------- material
+
+
+def parameters(model: Model[Any, Any]) -> list[np.ndarray]:
+    """Copies of a model's parameters."""
+    return [np.array(node.get_param(name)) for node in model.walk() for name in node.param_names]
 
 
 @pytest.mark.parametrize("task", ["conll", "ewt", "sst5"])
@@ -329,15 +341,15 @@ def test_pretrained_by_spacy_and_begun_with_that(
         material.main(["tok2vec", "--raw", str(text), "--minutes", "0.02", "--output", str(path)])
         log = list(srsly.read_jsonl(path.with_suffix(".jsonl")))
         assert log[-1]["nr_word"] > 500
-    weights = path.read_bytes()
     # Of no rate, training leaves it as it was.
     still = {"training.optimizer.learn_rate": 0.0, "training.optimizer.L2": 0.0}
     arm = Arm(name="still", base="pretrain", material="init_tok2vec", settings=still)
     _, nlp = small(arm, task, data, tmp_path, path)
     (model,) = [node for _, pipe in nlp.pipeline for node in downstream_worker.tok2vecs(pipe.model)]
-    before = model.get_ref("encode").layers[0].to_bytes()
-    model.from_bytes(weights)
-    assert model.get_ref("encode").layers[0].to_bytes() == before
+    found = parameters(model)
+    assert len(found) > 10
+    for trained, begun in zip(found, parameters(model.from_bytes(path.read_bytes())), strict=True):
+        np.testing.assert_array_equal(trained, begun)
 
 
 def test_static_vectors_of_words_and_their_pieces(data: Path, tmp_path: Path) -> None:
@@ -394,7 +406,8 @@ def result_of(task: str, share: float, arm: str, seed: int, score: float) -> dic
         place = "model.tok2vec.elmo"
         mix = {"component": "ner", "place": place, "weights": [0.2, 0.3 + seed / 10, 0.5 - seed / 10], "gamma": 1.5}
         run["mixes"] = [{**mix, "learned": True}]
-    return {**run, "dev_scores": values, "test_scores": values, "seconds": 60.0 * (1 + seed), "seconds_per_epoch": 3.0}
+    times = {"seconds": 60.0 * (1 + seed), "seconds_per_epoch": 4.0, "processor_seconds_per_epoch": 3.0}
+    return {**run, "dev_scores": values, "test_scores": values, **times}
 
 
 def test_differences_are_paired() -> None:
