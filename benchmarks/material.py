@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import spacy
+from spacy.cli.init_pipeline import init_vectors_cli
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training.pretrain import pretrain
@@ -115,8 +116,9 @@ def floret(args: argparse.Namespace) -> None:
 
 def init_vectors(vectors: Path, output: Path) -> None:
     """`spacy init vectors` of a file in floret's format."""
-    command = [sys.executable, "-m", "spacy", "init", "vectors", "en", str(vectors), str(output), "--mode", "floret"]
-    subprocess.run(command, check=True)
+    # A command's defaults are typer's, so each is given.
+    none: dict[str, Any] = {"name": None, "verbose": False, "jsonl_loc": None}
+    init_vectors_cli("en", vectors, output, prune=-1, truncate=0, mode="floret", attr="ORTH", **none)
 
 
 def glove(args: argparse.Namespace) -> None:

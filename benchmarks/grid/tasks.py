@@ -72,27 +72,23 @@ def read_classes(path: Path, vocab: Vocab) -> Iterator[Doc]:
         yield doc
 
 
+def _entities(name: str, title: str, files: str) -> Task:
+    return Task(
+        name=name,
+        title=f"{title}, entities",
+        files=files,
+        read=read_entities,
+        config="ner",
+        tok2vec="components.ner.model.tok2vec",
+        metrics={"ents_f": "F"},
+    )
+
+
 TASKS = {
     task.name: task
     for task in (
-        Task(
-            name="conll",
-            title="CoNLL-2003, entities",
-            files="ner/conll2003/{split}.conll",
-            read=read_entities,
-            config="ner",
-            tok2vec="components.ner.model.tok2vec",
-            metrics={"ents_f": "F"},
-        ),
-        Task(
-            name="wnut",
-            title="WNUT-17, entities",
-            files="ner/wnut17/{split}.conll",
-            read=read_entities,
-            config="ner",
-            tok2vec="components.ner.model.tok2vec",
-            metrics={"ents_f": "F"},
-        ),
+        _entities("conll", "CoNLL-2003", "ner/conll2003/{split}.conll"),
+        _entities("wnut", "WNUT-17", "ner/wnut17/{split}.conll"),
         Task(
             name="ewt",
             title="UD English EWT, tags and trees",
