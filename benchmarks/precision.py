@@ -1,9 +1,10 @@
 """What a precision costs: downstream F of pipelines trained on exact vectors, and how near the vectors come to those.
 
-python benchmarks/precision.py --pipeline ner-runs/with-ELMo-0/model-best [--pipeline ...] --test test.spacy
+python benchmarks/precision.py --pipeline downstream/runs/conll-0.1-elmo-0/model-best [...] --test test.spacy
 
 Each pipeline has an `elmo` with trained weights and an entity recognizer that was trained on its float32 vectors (what
-benchmarks/ner.py leaves). It is scored on the test Docs with the vectors of every precision. Prints a Markdown table.
+benchmarks/downstream.py leaves). It is scored on the test Docs with the vectors of every precision. Prints a table in
+Markdown.
 """
 
 from __future__ import annotations

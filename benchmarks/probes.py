@@ -48,8 +48,9 @@ from spacy_elmo import BiLM, load_bilm
 from spacy_elmo.errors import CorpusError, ElmoError
 from spacy_elmo.weights.files import replacing
 
-from . import ner, senses
+from . import senses
 from .common import Sentences, existing, machine, n_words, positive, progress, set_threads, table
+from .grid.tasks import tagged_sentences
 
 # On the mean loss of a word. Strong ones first: each fit starts where the one before it stopped.
 PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
@@ -118,7 +119,7 @@ def read_conllu(path: Path) -> list[list[Token]]:
 def read_entities(path: Path) -> tuple[Sentences, list[Occurrence]]:
     """The sentences of a file of IOB tags, and its entities. Raises CorpusError for what has no such tags."""
     with readable(path):
-        rows = list(ner.sentences(path))
+        rows = list(tagged_sentences(path))
     found = []
     for index, sentence in enumerate(rows):
         for word, tag in sentence:

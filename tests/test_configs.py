@@ -35,6 +35,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             deps=["nsubj", "ROOT", "obj", "punct"],
         )
         doc.set_ents([Span(doc, 0, 1, label="PERSON"), Span(doc, 2, 3, label="GPE")])
+        doc.cats = {"going": float(subject != "Eve"), "feeling": float(subject == "Eve")}
         docs.append(doc)
     data = folder / "data.spacy"
     DocBin(docs=docs * 10).to_disk(data)
@@ -47,7 +48,8 @@ def for_config(path: Path, paths: dict[str, str]) -> dict[str, Any]:
 
 
 def test_each_task_has_a_config_with_and_without_elmo() -> None:
-    assert {path.stem for path in TRAINING} == {"ner", "ner_elmo", "tagger_parser", "tagger_parser_elmo"}
+    tasks = ("ner", "tagger_parser", "textcat")
+    assert {path.stem for path in TRAINING} == {name for task in tasks for name in (task, f"{task}_elmo")}
 
 
 @pytest.mark.parametrize("path", TRAINING, ids=lambda path: path.stem)
@@ -69,6 +71,7 @@ def test_config_trains_with_paths_given(path: Path, paths: dict[str, str], tmp_p
     doc = nlp("Ann visits Oslo.")
     assert doc.has_annotation("TAG") == ("tagger" in nlp.pipe_names)
     assert doc.has_annotation("ENT_IOB") == ("ner" in nlp.pipe_names)
+    assert (set(doc.cats) == {"going", "feeling"}) == ("textcat" in nlp.pipe_names)
     if "elmo" in nlp.pipe_names:
         # the weights are part of the saved pipeline
         assert nlp.get_pipe("elmo").bilm.config == random_bilm(seed=0).config  # type: ignore[attr-defined]

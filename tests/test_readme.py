@@ -221,6 +221,17 @@ def this_runs_it(words: list[str], folder: Path) -> None:
     assert shlex.join(words) in (ROOT / ".ci" / "run").read_text(encoding="utf8").splitlines()
 
 
+def lists_runs(words: list[str], folder: Path) -> None:
+    """The grid of downstream tasks: it would take hours, and data."""
+    assert "conll-0.1-elmo-0" in run([sys.executable, *words[1:], "--dry-run"], folder)
+
+
+def has_such_options(words: list[str], folder: Path) -> None:
+    """`benchmarks.material`: tests/benchmarks/test_downstream.py runs each of its commands."""
+    code = "import sys; from benchmarks.material import options; print(options().parse_args(sys.argv[1:]).command)"
+    assert run([sys.executable, "-c", code, *words[3:]], folder).strip() == words[3]
+
+
 def draws(words: list[str], folder: Path) -> None:
     """`elmo curve`: where matplotlib is missing, an error that says so."""
     if importlib.util.find_spec("matplotlib") is not None:
@@ -263,11 +274,13 @@ COMMANDS: list[tuple[str, Callable[[list[str], Path], object]]] = [
     (r"python -m spacy elmo convert .*", converts),
     (r"python -m spacy elmo curve .*", draws),
     (r"python -m benchmarks\.probes .*", probes),
+    (r"python -m benchmarks\.downstream .*", lists_runs),
+    (r"python -m benchmarks\.material .*", has_such_options),
 ]
 
 
 def test_documents_have_blocks_of_known_languages() -> None:
-    assert {block.language for block in BLOCKS} == {"python", "bash", "ini"}
+    assert {block.language for block in BLOCKS} == {"python", "bash", "ini", "json"}
 
 
 @pytest.mark.parametrize(("where", "line"), COMMAND_LINES, ids=[where for where, _ in COMMAND_LINES])
@@ -304,6 +317,13 @@ def test_config_fragments_build_a_pipeline(block: Block) -> None:
         settings = nlp.config.interpolate()["initialize"]["components"]["elmo"]
         assert set(settings) == {"weights"}
         spacy.registry.resolve({"settings": settings})
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "json"], ids=str)
+def test_json_lines_are_a_plan(block: Block, workplace: Path) -> None:
+    (workplace / "plan.jsonl").write_text(block.code, encoding="utf8")
+    code = "from benchmarks.grid.arms import *; print(len(read_plan(Path('plan.jsonl'))))"
+    assert int(run([sys.executable, "-c", code], workplace)) == len(block.code.splitlines())
 
 
 def test_spacy_project_document_changes_nothing(tmp_path: Path) -> None:

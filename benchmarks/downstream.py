@@ -1,0 +1,375 @@
+"""What is ELMo worth to a recognizer of entities, a tagger and parser, a classifier? Trains them all, and compares.
+
+python -m benchmarks.downstream --data DIR --output downstream --elmo training/bilm/model-best
+
+Four tasks at three shares of their training data, several systems ("arms"), each with several seeds. All arms of a task
+have the same config of configs/ but for the words' vectors: the same steps, batches, optimizer, encoder. The best model
+on dev is scored on test. What is done is kept in ``--output`` and never run again, so it can be stopped and started;
+a run that was killed begins anew. At the end, or with ``--report`` at once: tables in Markdown, and in ``--output``
+results.json, with every run, and sample-efficiency.svg.
+
+Data: ``--data DIR`` holds ner/conll2003/{train,dev,test}.conll and ner/wnut17/{train,dev,test}.conll (a word and its
+IOB tag a line), ud/english-ewt/{train,dev,test}.conllu and sst5/{train,dev,test}.txt ("__label__4 The Rock ...").
+Tokens and sentences are theirs. A share is one random sample of the training sentences; a smaller one is part of a
+larger one.
+
+Arms; those whose files are given are run, or those that ``--arms`` names:
+
+    spacy        spaCy's default: hashed features of words, a window encoder
+    pretrain     the same, begun with weights of `spacy pretrain`: --init-tok2vec
+    vectors      the same, with static vectors in the embedding: --vectors
+    glove        the same with others, of another text: --glove
+    elmo         [embedding; ELMo] into the encoder, the biLM frozen: --elmo
+    adapted      the same, the biLM adapted to the task's text: --adapted "adapted/{task}/model-best"
+    top, uniform, output, both
+                 ELMo's top layer alone, the plain mean of its layers; ELMo beside the encoder's output, or in both
+                 places. Of --elmo; CoNLL at 10% only
+    transformer  a pretrained transformer, fine-tuned: --transformer, a folder of Hugging Face's, and
+                 --transformer-python, the interpreter of an environment with spacy-transformers. CoNLL at 10% and 100%,
+                 one seed
+
+`python -m benchmarks.material` makes what the options of pretrain, vectors, glove and adapted take. An arm that
+``--arms`` names has no limits but those of the options.
+
+More arms: ``--plan arms.jsonl``, a line of JSON for each: its name, the arm that it is based on, what it changes of the
+config, and perhaps to what tasks, shares and number of seeds it is limited, and other weights (material, a path). Keys
+that begin with "tok2vec." are of the tok2vec, wherever a task has it:
+
+    {"name": "normed", "base": "elmo", "set": {"tok2vec.elmo.mix.layer_norm": true}, "shares": [0.1]}
+    {"name": "drop-0.2", "base": "elmo", "set": {"tok2vec.elmo.elmo_dropout": 0.2}}
+    {"name": "narrow", "base": "elmo", "set": {"tok2vec.elmo.projection": 96}}
+    {"name": "wide", "base": "elmo", "set": {"tok2vec.encode.width": 128}}
+    {"name": "wide-spacy", "base": "spacy", "set": {"tok2vec.encode.width": 128}, "tasks": ["conll"], "seeds": 2}
+    {"name": "faster", "base": "elmo", "set": {"training.optimizer.learn_rate": 0.002}}
+    {"name": "another-bilm", "base": "elmo", "material": "training/medium/model-best"}
+
+Where a biLM's layer 0 has a larger spread than the others, ``layer_norm`` brings the layers to one scale.
+
+Order: 10% of every task, CoNLL at 1%, 100%, the rest; the first seed of every arm before the second. The vectors of a
+frozen biLM are kept in ``--output``/cache, for all runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import srsly
+from thinc.api import Config
+
+from spacy_elmo.errors import ElmoError
+
+from .common import Peers, existing, machine, measure, positive, progress
+from .grid.arms import ARMS, Arm, config_of, fingerprint, read_plan
+from .grid.report import draw, print_report, summary
+from .grid.tasks import TASKS, evaluations_for, prepared, seeds_for, steps_for
+from .peers.protocol import ROOT, THREAD_VARIABLES
+
+SHARES = (1.0, 0.1, 0.01)
+WORKER = "downstream_worker"  # of benchmarks/peers
+MATERIALS = ("init_tok2vec", "vectors", "glove", "elmo", "adapted", "transformer")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One pipeline to be trained and scored."""
+
+    task: str
+    share: float
+    arm: Arm
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{self.task}-{self.share:g}-{self.arm.name}-{self.seed}"
+
+
+def chosen_arms(args: argparse.Namespace) -> list[Arm]:
+    """The arms that the options ask for. SystemExit for a name that is none, or one whose files are not given."""
+    known = {**ARMS, **{arm.name: arm for arm in (read_plan(args.plan) if args.plan else [])}}
+    if args.arms is None:
+        return [arm for arm in known.values() if material_of(arm, args) or arm.material is None]
+    chosen = []
+    for name in args.arms:
+        if name not in known:
+            raise SystemExit(f"--arms: there is no {name!r}: {', '.join(known)}")
+        arm = known[name]
+        if arm.material and not material_of(arm, args):
+            raise SystemExit(f"--arms: {name} needs --{arm.material.replace('_', '-')}")
+        # Named, a built-in arm has no limits of its own.
+        chosen.append(Arm(**{**vars(arm), "tasks": None, "shares": None, "seeds": None}) if name in ARMS else arm)
+    return chosen
+
+
+def material_of(arm: Arm, args: argparse.Namespace) -> str | None:
+    """The path of what an arm needs; None where it was not given."""
+    if arm.material is None:
+        return None
+    return getattr(args, arm.material) if arm.material in MATERIALS else arm.material
+
+
+def planned(args: argparse.Namespace) -> list[Run]:
+    """All runs of the grid, in their order."""
+    arms = chosen_arms(args)
+    runs = [
+        (_turn(task, share), seed, list(TASKS).index(task), i, Run(task, share, arm, seed))
+        for task in args.tasks
+        for share in args.shares
+        for i, arm in enumerate(arms)
+        if arm.runs(task, share)
+        for seed in range(min(args.seeds or seeds_for(share), arm.seeds or sys.maxsize))
+    ]
+    return [run for *_, run in sorted(runs, key=lambda one: one[:-1])]
+
+
+def _turn(task: str, share: float) -> int:
+    if 0.03 <= share <= 0.5:
+        return 0
+    return 1 if share < 0.03 and task == "conll" else 2 if share > 0.5 else 3
+
+
+class Grid:
+    """The runs of a grid and where their files lie."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.output: Path = args.output.resolve()
+        self._known: dict[Path, str] = {}
+
+    def result(self, run: Run) -> Path:
+        """The file that says that a run is done."""
+        return self.output / "results" / f"{run.name}.json"
+
+    def folder(self, run: Run) -> Path:
+        """What a run leaves: its config, its log and perhaps its model."""
+        return self.output / "runs" / run.name
+
+    def prepare(self, run: Run) -> tuple[Config, dict[str, Path], dict[str, Any]]:
+        """The run's config, its data, and what is noted of it with the result."""
+        task, args = TASKS[run.task], self.args
+        data = prepared(task, args.data, self.output / "data", run.share, args.sample_seed)
+        given = material_of(run.arm, args)
+        material = None if given is None else Path(given.format(task=task.name)).resolve()
+        steps = args.steps or steps_for(run.share)
+        evaluations = min(steps, args.evaluations or evaluations_for(run.share))
+        config = config_of(
+            run.arm, task, data=data, material=material, steps=steps, evaluations=evaluations, seed=run.seed
+        )
+        # What the result depends on, wherever the files lie.
+        text = config.to_str()
+        for path in data.values():
+            text = text.replace(str(path), path.name)
+        if material is not None:
+            if material not in self._known:
+                self._known[material] = fingerprint(material)
+            text = text.replace(str(material), self._known[material])
+        if run.arm.base == "elmo":
+            config["components"]["elmo"] |= {"cache_dir": str(self.output / "cache"), "cache_disk_mb": args.cache_mb}
+        notes = {
+            "task": run.task,
+            "share": run.share,
+            "arm": run.arm.name,
+            "seed": run.seed,
+            "steps": steps,
+            "material": None if material is None else {"path": str(given), "sha256": self._known[material]},
+            "settings": dict(run.arm.settings),
+            "fingerprint": hashlib.sha256(f"{text}\n{data['test'].name}".encode()).hexdigest()[:16],
+        }
+        return config, data, notes
+
+    def interpreter(self, run: Run) -> str:
+        """The Python that trains it."""
+        return str(self.args.transformer_python or sys.executable) if run.arm.base == "transformer" else sys.executable
+
+    def results(self) -> list[dict[str, Any]]:
+        """Of all runs that were ever done in this folder."""
+        found = [srsly.read_json(path) for path in sorted((self.output / "results").glob("*.json"))]
+        return [one for one in found if one["task"] in TASKS]
+
+    def train(self, runs: Sequence[Run]) -> None:
+        """Run what is not done, so many at a time. SystemExit where one fails, after the others."""
+        waiting = []
+        for run in runs:
+            config, data, notes = self.prepare(run)
+            if not self.result(run).exists():
+                waiting.append((run, config, data, notes))
+            elif srsly.read_json(self.result(run))["fingerprint"] != notes["fingerprint"]:
+                raise SystemExit(
+                    f"{self.result(run)} is of other settings, data or weights: remove it, or give another --output"
+                )
+        progress(f"{len(runs) - len(waiting)} of {len(runs)} runs are done")
+        running: dict[Run, tuple[subprocess.Popen[bytes], dict[str, Any]]] = {}
+        failed = []
+        try:
+            while waiting or running:
+                while waiting and len(running) < self.args.jobs:
+                    run, config, data, notes = waiting.pop(0)
+                    running[run] = (self._start(run, config, data), notes)
+                time.sleep(0.2)
+                for run, (process, notes) in list(running.items()):
+                    if process.poll() is None:
+                        continue
+                    del running[run]
+                    if process.returncode:
+                        failed.append(run.name)
+                        progress(f"{run.name} failed: see {self.folder(run) / 'train.log'}")
+                        continue
+                    self._finish(run, notes)
+                    progress(f"{len(waiting) + len(running)} left")
+        finally:
+            for process, _ in running.values():
+                process.terminate()
+                process.wait()
+        if failed:
+            raise SystemExit(f"{len(failed)} runs failed: {', '.join(failed)}")
+
+    def _start(self, run: Run, config: Config, data: Mapping[str, Path]) -> subprocess.Popen[bytes]:
+        folder = self.folder(run)
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+        folder.mkdir(parents=True)
+        config.to_disk(folder / "config.cfg", interpolate=False)
+        job = {"config": "config.cfg", "output": ".", "result": "result.json"}
+        job = {key: str(folder / name) for key, name in job.items()} | {"test": str(data["test"])}
+        srsly.write_json(folder / "job.json", job)
+        # One thread a run: the runs go side by side.
+        env = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "HF_HUB_OFFLINE": "1"}
+        with (folder / "train.log").open("wb") as log:
+            return subprocess.Popen(
+                [self.interpreter(run), "-m", f"benchmarks.peers.{WORKER}", str(folder / "job.json")],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=ROOT,
+            )
+
+    def _finish(self, run: Run, notes: Mapping[str, Any]) -> None:
+        folder = self.folder(run)
+        result = {**notes, **srsly.read_json(folder / "result.json")}
+        # The first seed's model is there to be timed; of the others there may be hundreds.
+        shutil.rmtree(folder / "model-last")
+        if run.seed and not self.args.keep_models:
+            shutil.rmtree(folder / "model-best")
+        self.result(run).parent.mkdir(exist_ok=True)
+        srsly.write_json(folder / "result.json", result)
+        os.replace(folder / "result.json", self.result(run))
+        shown = ", ".join(f"{name} {100 * result['test_scores'][key]:.1f}" for key, name in _metrics(run).items())
+        progress(f"{run.name}: {shown}, {result['seconds'] / 60:.1f} minutes")
+
+    def time(self, runs: Sequence[Run]) -> None:
+        """Words a second of a model of each arm and task on the test set, in rounds that alternate."""
+        path = self.output / "speed.json"
+        speeds: dict[str, dict[str, list[float]]] = srsly.read_json(path) if path.exists() else {}
+        for task in self.args.tasks:
+            models: dict[str, Run] = {}
+            for run in sorted(runs, key=lambda run: -run.share):
+                if run.task == task and not run.seed and (self.folder(run) / "model-best").exists():
+                    models.setdefault(run.arm.name, run)
+            if not models:
+                continue
+            test = prepared(TASKS[task], self.args.data, self.output / "data", 1.0, self.args.sample_seed)["test"]
+            with ExitStack() as stack:
+                peers = Peers(stack, 1)
+                for interpreter in {self.interpreter(run) for run in models.values()}:
+                    paths = {
+                        name: str(self.folder(run) / "model-best")
+                        for name, run in models.items()
+                        if self.interpreter(run) == interpreter
+                    }
+                    peers.add(interpreter, interpreter, WORKER, pipelines=paths, test=str(test))
+                rows = [
+                    peers.row(self.interpreter(run), f"{task}, {name}", "annotate", {}, pipeline=name)
+                    for name, run in models.items()
+                ]
+                measure(rows, self.args.rounds)
+            for name, row in zip(models, rows, strict=True):
+                if row.why:
+                    progress(f"{task}, {name}: not timed: {row.why}")
+                else:
+                    speeds.setdefault(task, {})[name] = row.rates
+            srsly.write_json(path, speeds)
+
+    def report(self) -> None:
+        """Print the tables, write results.json and the figure."""
+        speed = self.output / "speed.json"
+        found = summary(self.results(), srsly.read_json(speed) if speed.exists() else {})
+        if not found["runs"]:
+            raise SystemExit(f"{self.output}: no run is done yet")
+        print(machine(1))
+        print_report(found)
+        srsly.write_json(self.output / "results.json", found)
+        try:
+            draw(found, self.output / "sample-efficiency.svg")
+        except ElmoError as error:  # no matplotlib
+            progress(str(error))
+
+
+def _metrics(run: Run) -> Mapping[str, str]:
+    return TASKS[run.task].metrics
+
+
+def dry_run(runs: Sequence[Run], grid: Grid) -> None:
+    """Print what would be run."""
+    for run in runs:
+        print(f"{run.name}{': done' if grid.result(run).exists() else ''}")
+    waiting = [run for run in runs if not grid.result(run).exists()]
+    seconds = [result["seconds"] for result in grid.results()]
+    usual = f", {statistics.mean(seconds) / 60:.1f} minutes each as those that are done" if seconds else ""
+    print(f"{len(runs)} runs, {len(waiting)} not done{usual}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train what is missing, time, report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("assets"), help="folder of the tasks' data (%(default)s)")
+    parser.add_argument("--output", type=Path, required=True, help="folder of everything that is kept")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--shares", nargs="+", type=float, default=list(SHARES), help="of the training data, up to 1")
+    parser.add_argument("--arms", nargs="+", help="names (default: all whose files are given)")
+    parser.add_argument("--plan", type=existing, help="a file of JSON lines: more arms")
+    parser.add_argument("--seeds", type=positive, help="of each cell (default: 3 at 100%%, else 5)")
+    parser.add_argument("--sample-seed", type=int, default=0, help="of the shares (default: %(default)s)")
+    parser.add_argument("--steps", type=positive, help="(default: 5000 at 100%%, 3000 at 10%%, 1000 at 1%%)")
+    parser.add_argument("--evaluations", type=positive, help="on dev in a run (default: 10, at 1%% 5)")
+    for name in MATERIALS:
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="PATH", help="{task} in it is the task's name")
+    parser.add_argument("--transformer-python", type=existing, metavar="PYTHON", help="with spacy-transformers")
+    parser.add_argument("--jobs", type=positive, default=2, help="runs side by side, one thread each")
+    parser.add_argument("--cache-mb", type=positive, default=20000, help="of vectors on disk (default: %(default)s)")
+    parser.add_argument("--keep-models", action="store_true", help="of all seeds, not of the first alone")
+    parser.add_argument("--speed", action="store_true", help="time inference at the end; nothing else should run then")
+    parser.add_argument("--rounds", type=positive, default=3, help="of --speed (default: %(default)s)")
+    parser.add_argument("--report", action="store_true", help="of what is done, nothing is run")
+    parser.add_argument("--dry-run", action="store_true", help="print the runs in their order")
+    args = parser.parse_args(argv)
+    if not all(0 < share <= 1 for share in args.shares):
+        parser.error("--shares are above 0 and up to 1")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # its processes are to end with it
+    grid = Grid(args)
+    if args.report:
+        grid.report()
+        return
+    runs = planned(args)
+    if args.dry_run:
+        dry_run(runs, grid)
+        return
+    grid.train(runs)
+    if args.speed:
+        grid.time(runs)
+    grid.report()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""The arms: what each system changes of the task's config, and what files it needs."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import srsly
+from spacy.util import load_config
+from thinc.api import Config
+
+from spacy_elmo import load_bilm
+
+from .tasks import TASKS, Task
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+PLACE = "tok2vec."
+NO_WEIGHT = -100.0  # a raw weight that is nothing beside a 0 after the softmax
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A system that is trained.
+
+    base: the built-in arm whose config it has. material: what that needs, the name of the option that gives its path,
+    or a path. settings: changes of the config, dotted keys; those that begin with "tok2vec." are of the tok2vec,
+    wherever the task has it.
+    tasks, shares, seeds: to which the arm is limited; None: those that the options ask for.
+    """
+
+    name: str
+    base: str
+    material: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    tasks: tuple[str, ...] | None = None
+    shares: tuple[float, ...] | None = None
+    seeds: int | None = None
+
+    def runs(self, task: str, share: float) -> bool:
+        """Whether the arm's own limits allow it."""
+        return (self.tasks is None or task in self.tasks) and (self.shares is None or share in self.shares)
+
+
+LISTENER = {
+    "@architectures": "spacy-elmo.ElmoListener.v1",
+    "upstream": "*",
+    "grad_factor": 1.0,
+    "elmo_dropout": 0.5,
+    "projection": None,
+    "mix": {"@architectures": "spacy-elmo.ScalarMix.v1", "l2": 0.0, "weights": None, "layer_norm": False},
+}
+
+
+def _ablation(name: str, settings: Mapping[str, Any]) -> Arm:
+    return Arm(name=name, base="elmo", material="elmo", settings=settings, tasks=("conll",), shares=(0.1,))
+
+
+# "layers" is ours: weights of a fixed mix, of as many layers as the biLM has.
+ARMS = {
+    arm.name: arm
+    for arm in (
+        Arm(name="spacy", base="spacy"),
+        Arm(name="pretrain", base="pretrain", material="init_tok2vec"),
+        Arm(name="vectors", base="vectors", material="vectors"),
+        Arm(name="glove", base="vectors", material="glove"),
+        Arm(name="elmo", base="elmo", material="elmo"),
+        Arm(name="adapted", base="elmo", material="adapted"),
+        _ablation("top", {"layers": "top"}),
+        _ablation("uniform", {"layers": "uniform"}),
+        _ablation("output", {"tok2vec.elmo": None, "tok2vec.elmo_output": LISTENER}),
+        _ablation("both", {"tok2vec.elmo_output": LISTENER}),
+        Arm(
+            name="transformer",
+            base="transformer",
+            material="transformer",
+            tasks=("conll",),
+            shares=(0.1, 1.0),
+            seeds=1,
+        ),
+    )
+}
+
+
+def read_plan(path: Path) -> list[Arm]:
+    """Arms of a plan, a file of JSON lines: name, base (an arm), set (changes), and perhaps tasks, shares, seeds."""
+    found: dict[str, Arm] = {}
+    for number, line in enumerate(srsly.read_jsonl(path), start=1):
+        where = f"{path}, line {number}"
+        unknown = set(line) - {"name", "base", "set", "material", "tasks", "shares", "seeds", "comment"}
+        if unknown or not isinstance(line.get("name"), str):
+            raise SystemExit(f"{where}: an arm has a name, base, set, material, tasks, shares, seeds, comment: {line}")
+        known = {**ARMS, **found}
+        name = line["name"]
+        if name in known:
+            raise SystemExit(f"{where}: there is an arm {name!r} already")
+        if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+            raise SystemExit(f"{where}: {name!r} is to be a file's name: letters, digits, '-', '_' and '.'")
+        base = known.get(line.get("base", "elmo"))
+        if base is None:
+            raise SystemExit(f"{where}: there is no arm {line['base']!r}: {', '.join(known)}")
+        if wrong := set(line.get("tasks", ())) - set(TASKS):
+            raise SystemExit(f"{where}: there are no tasks {', '.join(sorted(wrong))}: {', '.join(TASKS)}")
+        found[name] = Arm(
+            name=name,
+            base=base.base,
+            material=line.get("material", base.material),
+            settings={**base.settings, **line.get("set", {})},
+            tasks=tuple(line["tasks"]) if "tasks" in line else base.tasks,
+            shares=tuple(map(float, line["shares"])) if "shares" in line else base.shares,
+            seeds=line.get("seeds", base.seeds),
+        )
+    return list(found.values())
+
+
+def material_path(given: Path, task: Task) -> Path:
+    """A path of material for a task: {task} in it stands for the task's name."""
+    return Path(str(given).format(task=task.name))
+
+
+def fingerprint(path: Path) -> str:
+    """A hash of a file, or of all files in a folder and their names. A sentence of error where there is none."""
+    if not path.exists():
+        raise SystemExit(f"there is no {path}")
+    digest = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file()):
+        digest.update(str(file.relative_to(path)).encode())
+        with file.open("rb") as opened:
+            for block in iter(lambda: opened.read(2**22), b""):
+                digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def config_of(
+    arm: Arm,
+    task: Task,
+    *,
+    data: Mapping[str, Path],
+    material: Path | None,
+    steps: int,
+    evaluations: int,
+    seed: int,
+) -> Config:
+    """The config of a run: the task's own of configs/, with what the arm changes.
+
+    data: the splits, see ``tasks.prepared``. material: what the arm needs.
+    Raises SystemExit for a change of something that the config does not have.
+    """
+    config = load_config(CONFIGS / f"{task.config}{'_elmo' if arm.base == 'elmo' else ''}.cfg", interpolate=False)
+    changes: dict[str, Any] = {
+        "paths.train": str(data["train"]),
+        "paths.dev": str(data["dev"]),
+        "system.seed": seed,
+        # Tokens and sentences are those of the data.
+        "corpora.train.gold_preproc": True,
+        "corpora.dev.gold_preproc": True,
+        # All arms run as long; the best model on dev is the one that is scored.
+        "training.patience": 0,
+        "training.max_steps": steps,
+        "training.eval_frequency": -(-steps // evaluations),
+        "training.logger": {"@loggers": "benchmarks.timed_logger.v1"},
+    }
+    if arm.base == "elmo":
+        changes["paths.elmo"] = str(material)
+    elif arm.base == "pretrain":
+        changes["initialize.after_init"] = {"@callbacks": "benchmarks.init_tok2vec.v1", "path": str(material)}
+    elif arm.base == "vectors":
+        changes["paths.vectors"] = str(material)
+        changes["tok2vec.embed.include_static_vectors"] = True
+    elif arm.base == "transformer":
+        changes |= _transformer(config, task, str(material))
+    settings = dict(arm.settings)
+    if "layers" in settings:
+        assert material is not None
+        settings = {"tok2vec.elmo.mix.weights": _fixed(settings.pop("layers"), material), **settings}
+    for key, value in {**changes, **settings}.items():
+        place = f"{task.tok2vec}.{key.removeprefix(PLACE)}" if key.startswith(PLACE) else key
+        _set(config, place, copy.deepcopy(value), f"{arm.name}, {task.name}: {key}")
+    return config
+
+
+def _set(config: dict[str, Any], place: str, value: Any, where: str) -> None:
+    *sections, last = place.split(".")
+    block: Any = config
+    for section in sections:
+        block = block.get(section) if isinstance(block, dict) else None
+    # A misspelt setting would otherwise give the numbers of another arm.
+    if not isinstance(block, dict) or last not in block:
+        raise SystemExit(f"{where}: the config has no {place}")
+    block[last] = value
+
+
+def _fixed(layers: str, weights: Path) -> list[float]:
+    n_layers = load_bilm(weights).config.n_layers + 1
+    return [NO_WEIGHT if layers == "top" else 0.0] * (n_layers - 1) + [0.0]
+
+
+def _transformer(config: Config, task: Task, name: str) -> dict[str, Any]:
+    """A transformer in the place of the tok2vec, fine-tuned, as spaCy's `init config --gpu` has it."""
+    config["components"] = {
+        "transformer": {
+            "factory": "transformer",
+            "max_batch_items": 4096,
+            "model": {
+                "@architectures": "spacy-transformers.TransformerModel.v3",
+                "name": name,
+                "get_spans": {"@span_getters": "spacy-transformers.strided_spans.v1", "window": 128, "stride": 96},
+                "tokenizer_config": {"use_fast": True},
+                "transformer_config": {},
+                "mixed_precision": False,
+            },
+        },
+        **{name: block for name, block in config["components"].items() if name != "tok2vec"},
+    }
+    listener = {
+        "@architectures": "spacy-transformers.TransformerListener.v1",
+        "grad_factor": 1.0,
+        "pooling": {"@layers": "reduce_mean.v1"},
+        "upstream": "*",
+    }
+    changes: dict[str, Any] = {"nlp.pipeline": list(config["components"])}
+    for component in config["components"]:
+        if component != "transformer":
+            changes[f"components.{component}.model.tok2vec"] = listener
+    changes["training.optimizer.learn_rate"] = {
+        "@schedules": "warmup_linear.v1",
+        "warmup_steps": 250,
+        "total_steps": "${training.max_steps}",
+        "initial_rate": 5e-5,
+    }
+    return changes

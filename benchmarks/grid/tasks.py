@@ -1,0 +1,167 @@
+"""The tasks: how their files are read, what share of them trains, what is scored, and how long."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import spacy
+from spacy.tokens import Doc, DocBin
+from spacy.training import biluo_tags_to_spans, iob_to_biluo
+from spacy.training.converters import conllu_to_docs
+from spacy.vocab import Vocab
+
+from spacy_elmo.weights.files import replacing
+
+SPLITS = ("train", "dev", "test")
+LABEL = "__label__"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task.
+
+    files: pattern of its files in the folder of data, with {split} in it. read: their sentences, a Doc each.
+    config: name of its pair in configs/. tok2vec: where the config has the tok2vec. metrics: names of what is reported,
+    by the keys of spaCy's scores, all shares of 1; the first one is drawn.
+    """
+
+    name: str
+    title: str
+    files: str
+    read: Callable[[Path, Vocab], Iterator[Doc]]
+    config: str
+    tok2vec: str
+    metrics: Mapping[str, str]
+
+    def path(self, data: Path, split: str) -> Path:
+        """The file of a split."""
+        return data / self.files.format(split=split)
+
+
+def tagged_sentences(path: Path) -> Iterator[list[tuple[str, str]]]:
+    """(word, IOB tag) pairs of the sentences of CoNLL columns: the word first, its tag last, an empty line after each."""
+    rows: list[tuple[str, str]] = []
+    for line in [*path.read_text(encoding="utf8").split("\n"), ""]:
+        # Between tabs a word may be a space of another kind.
+        columns = line.split("\t") if "\t" in line else line.split()
+        if columns and columns[0] != "-DOCSTART-":
+            rows.append((columns[0], columns[-1]))
+        elif rows:
+            yield rows
+            rows = []
+
+
+def read_entities(path: Path, vocab: Vocab) -> Iterator[Doc]:
+    """Sentences with entities, of IOB tags of either scheme."""
+    for rows in tagged_sentences(path):
+        doc = Doc(vocab, words=[word for word, _ in rows])
+        doc.ents = biluo_tags_to_spans(doc, iob_to_biluo([tag for _, tag in rows]))
+        yield doc
+
+
+def read_treebank(path: Path, vocab: Vocab) -> Iterator[Doc]:
+    """Sentences of a CoNLL-U file by spaCy's converter: the language's own tags (XPOS) are the tags."""
+    yield from conllu_to_docs(path.read_text(encoding="utf8"), n_sents=1, no_print=True)
+
+
+def read_classes(path: Path, vocab: Vocab) -> Iterator[Doc]:
+    """Texts in words, each after its class as fastText has it: __label__4 The Rock is ..."""
+    rows = [line.split() for line in path.read_text(encoding="utf8").split("\n") if line.strip()]
+    classes = sorted({row[0].removeprefix(LABEL) for row in rows})
+    for label, *words in rows:
+        doc = Doc(vocab, words=words)
+        doc.cats = {one: float(LABEL + one == label) for one in classes}
+        yield doc
+
+
+def _entities(name: str, title: str, files: str) -> Task:
+    return Task(
+        name=name,
+        title=f"{title}, entities",
+        files=files,
+        read=read_entities,
+        config="ner",
+        tok2vec="components.ner.model.tok2vec",
+        metrics={"ents_f": "F"},
+    )
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        _entities("conll", "CoNLL-2003", "ner/conll2003/{split}.conll"),
+        _entities("wnut", "WNUT-17", "ner/wnut17/{split}.conll"),
+        Task(
+            name="ewt",
+            title="UD English EWT, tags and trees",
+            files="ud/english-ewt/{split}.conllu",
+            read=read_treebank,
+            config="tagger_parser",
+            tok2vec="components.tok2vec.model",
+            metrics={"dep_las": "LAS", "dep_uas": "UAS", "tag_acc": "tag accuracy"},
+        ),
+        Task(
+            name="sst5",
+            title="SST-5, five classes of sentiment",
+            files="sst5/{split}.txt",
+            read=read_classes,
+            config="textcat",
+            tok2vec="components.textcat.model.tok2vec",
+            # One class a text: each that is wrong is one too many and one too few, so micro F is the accuracy.
+            metrics={"cats_micro_f": "accuracy"},
+        ),
+    )
+}
+
+
+def steps_for(share: float) -> int:
+    """Steps of training with a share of the data: about 80 passes over 1% or 10% of CoNLL-2003, 18 over all of it."""
+    return 1000 if share < 0.03 else 3000 if share < 0.3 else 5000
+
+
+def evaluations_for(share: float) -> int:
+    """Evaluations on the whole dev set in a run. On CoNLL-2003 one takes as long as some 100 to 200 steps."""
+    return 5 if share < 0.03 else 10
+
+
+def seeds_for(share: float) -> int:
+    """Seeds: what is trained on few sentences varies more."""
+    return 3 if share > 0.5 else 5
+
+
+def sampled(docs: list[Doc], share: float, seed: int) -> list[Doc]:
+    """A random share of the Docs, one at least, in their order. A smaller share is part of a larger one of the seed."""
+    order = random.Random(seed).sample(range(len(docs)), len(docs))
+    kept = sorted(order[: max(1, round(share * len(docs)))])
+    return [docs[i] for i in kept]
+
+
+def prepared(task: Task, data: Path, folder: Path, share: float, seed: int) -> dict[str, Path]:
+    """The task's splits as files of spaCy's, made if they are not there.
+
+    share, seed: of the training sentences, see ``sampled``. RETURNS: the path of each split.
+    """
+    paths: dict[str, Path] = {}
+    for split in SPLITS:
+        source = task.path(data, split)
+        if not source.is_file():
+            raise SystemExit(f"--data: {task.title}: there is no {source}")
+        # The name tells the text: other data make another file.
+        known = hashlib.sha256(source.read_bytes()).hexdigest()[:8]
+        sample = f"-{share:g}-{seed}" if split == "train" else ""
+        paths[split] = folder / f"{task.name}-{split}{sample}-{known}.spacy"
+        if paths[split].exists():
+            continue
+        docs = list(task.read(source, spacy.blank("en").vocab))
+        if not docs:
+            raise SystemExit(f"{source} holds no sentences")
+        if split == "train":
+            docs = sampled(docs, share, seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(paths[split]) as new:
+            DocBin(docs=docs, store_user_data=False).to_disk(new)
+    return paths

