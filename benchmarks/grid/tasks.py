@@ -43,7 +43,7 @@ class Task:
 
 
 def tagged_sentences(path: Path) -> Iterator[list[tuple[str, str]]]:
-    """(word, IOB tag) pairs of the sentences of CoNLL columns: the word first, its tag last, an empty line after each."""
+    """(word, IOB tag) pairs of the sentences of CoNLL columns: the word first, its tag last, an empty line between."""
     rows: list[tuple[str, str]] = []
     for line in [*path.read_text(encoding="utf8").split("\n"), ""]:
         # Between tabs a word may be a space of another kind.
