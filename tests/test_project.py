@@ -52,14 +52,12 @@ def test_pretrain_runs_from_nothing_and_goes_on(project: Path, capfd: pytest.Cap
     assert len(list(srsly.read_jsonl(project / "training" / "bilm" / "losses.jsonl"))) == 2
 
     # Nothing changed: nothing is trained again.
-    project_run(project, "pretrain", overrides=few_steps(project))
-    printed = capfd.readouterr().out
-    assert "Nothing to do: 2 of 2 steps are done" in printed
+    project_run(project, "fit", overrides=few_steps(project))
+    assert "Nothing to do: 2 of 2 steps are done" in capfd.readouterr().out
 
     # More steps: it goes on where it was.
-    project_run(project, "pretrain", overrides=few_steps(project, max_steps=3))
-    printed = capfd.readouterr().out
-    assert "Resuming at step 2" in printed
+    project_run(project, "fit", overrides=few_steps(project, max_steps=3))
+    assert "Resuming at step 2" in capfd.readouterr().out
     assert len(list(srsly.read_jsonl(project / "training" / "bilm" / "losses.jsonl"))) == 3
 
 
@@ -94,6 +92,8 @@ def test_downstream_compares_both(
     for name in (task, f"{task}_elmo"):
         assert json.loads((project / "metrics" / f"{name}.json").read_text())[score] is not None
 
+    if task == "tagger_parser":  # the same step for either
+        return
     project_run(project, "package", overrides=overrides)
     (package,) = (project / "packages").glob("*/dist/*.tar.gz")
     assert f"{task}_elmo" in package.name

@@ -125,7 +125,7 @@ def with_dry_run(words: list[str], folder: Path) -> None:
 def on_ranks_with_dry_run(words: list[str], folder: Path) -> None:
     """`torchrun ... elmo pretrain`: as many processes read the text, and one prints the plan."""
     printed = run([sys.executable, "-m", "torch.distributed.run", *words[1:], "--dry-run"], folder)
-    assert printed.count("2 processes, each with 16 rows") == 1
+    assert printed.count("2 processes, each with 32 rows") == 1
 
 
 def trains(words: list[str], folder: Path) -> None:

@@ -45,6 +45,8 @@ def toy_overrides(toy_text: Path) -> dict[str, Any]:
         "model.projection_dim": 8,
         "model.filters": [[1, 8], [2, 8]],
         "model.max_characters_per_token": 10,
+        "objective.n_samples": 4096,
+        "objective.unigram_bias": False,
         "optimizer.learn_rate": 0.01,
         "training.rows": 4,
         "training.unroll_steps": 6,
@@ -55,6 +57,8 @@ def toy_overrides(toy_text: Path) -> dict[str, Any]:
         "training.eval_tokens": 400,
         "training.checkpoint_frequency": 10,
         "training.threads": 1,
+        "training.dropout": 0.1,
+        "training.precision": "float32",
     }
 
 

@@ -96,9 +96,9 @@ def test_own_text_replaces_the_readers(root: Path) -> None:
 def test_variables_reach_everything(root: Path, tmp_path: Path) -> None:
     text = (root / "configs" / "pretrain.cfg").read_text(encoding="utf8")
     path = tmp_path / "c.cfg"
-    path.write_text(text.replace("rows = 32", "rows = ${system.seed}"), encoding="utf8")
+    path.write_text(text.replace("rows = 64", "rows = ${system.seed}"), encoding="utf8")
     assert load_config(path, {"system.seed": 7})["training"]["rows"] == 7
-    path.write_text(text.replace("rows = 32", "rows = ${system.sneed}"), encoding="utf8")
+    path.write_text(text.replace("rows = 64", "rows = ${system.sneed}"), encoding="utf8")
     with pytest.raises(PretrainingError, match="sneed"):
         load_config(path)
 
