@@ -116,11 +116,6 @@ def read_plan(path: Path) -> list[Arm]:
     return list(found.values())
 
 
-def material_path(given: Path, task: Task) -> Path:
-    """A path of material for a task: {task} in it stands for the task's name."""
-    return Path(str(given).format(task=task.name))
-
-
 def fingerprint(path: Path) -> str:
     """A hash of a file, or of all files in a folder and their names. A sentence of error where there is none."""
     if not path.exists():
