@@ -29,7 +29,9 @@ class Dtype(str, Enum):
 
 # Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def convert(
-    source: str = typer.Argument(..., help="Weights of any format that spacy-elmo reads, or a pipeline with `elmo`"),
+    source: str = typer.Argument(
+        ..., help="Weights of any format that spacy-elmo reads, the name of built-in ones, or a pipeline with `elmo`"
+    ),
     target: str = typer.Argument(..., help="Folder to write"),
     to: Format = typer.Option(Format.native, help="native: safetensors; bilm-hdf5: bilm-tf's and AllenNLP's format"),
     token_embeddings: Optional[Path] = typer.Option(  # noqa: UP045
@@ -37,11 +39,13 @@ def convert(
     ),
     component: Optional[str] = typer.Option(None, help="Of a pipeline: the component whose biLM is meant"),  # noqa: UP045
     dtype: Dtype = typer.Option(Dtype.float32, help="Of the stored values; float16, with native, halves the file"),
+    softmax: bool = typer.Option(True, help="Take the output layer of pretraining and its vocabulary along"),
 ) -> None:
     """Convert the weights of a biLM. Values are copied as they are, unless float16 is asked for.
 
-    The output layer of pretraining and its vocabulary go along where the source has them and the format can hold them;
-    so do meta.json, pretrain.cfg and README.md of a model that was pretrained here, from our own format to our own.
+    The output layer of pretraining and its vocabulary go along where the source has them and the format can hold them,
+    unless --no-softmax is given; so do meta.json, pretrain.cfg and README.md of a model that was pretrained here, from
+    our own format to our own.
     """
     with clean_errors(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -53,8 +57,7 @@ def convert(
         from ..weights.token_embeddings import check_token_embeddings
         from ..weights.vocabulary import read_words
 
-        # As strings they come here: an empty one would be the working folder.
-        source_path, target_path = as_path(source), as_path(target)
+        target_path = as_path(target)  # an empty string would be the working folder
 
         if token_embeddings is not None and to is not Format.bilm_hdf5:
             raise ElmoError("--token-embeddings are part of bilm-tf's format: add --to bilm-hdf5")
@@ -67,9 +70,9 @@ def convert(
         elif component is not None:
             raise ElmoError(f"--component is for pipelines, and {source} is none")
         else:
-            with recognised(source_path) as found:
+            with recognised(source) as found:
                 bilm, family = found.load(), found.family
-                output = load_output_layer(found) if to is Format.native else None
+                output = load_output_layer(found) if softmax and to is Format.native else None
                 card = read_card(found.folder) if found.family == "spacy-elmo" else {}
         if to is Format.native:
             if output is None and is_folder(target_path):

@@ -17,7 +17,7 @@ def embed(
     output: Path = typer.Argument(
         ..., help="File to write: .h5 or .hdf5 (bilm-tf's layout), .npz or .parquet", readable=False
     ),
-    weights: Path = typer.Option(..., help="Weights of any format that spacy-elmo reads", readable=False),
+    weights: str = typer.Option(..., help="Weights of any format that spacy-elmo reads, or the name of built-in ones"),
     layers: str = typer.Option("all", help="all, mean, top, or the number of one, from 0"),
     dtype: str = typer.Option("float32", help="Of the vectors: float32 or float16"),
     precision: str = typer.Option("float32", help="Of matrix products: float32 or bfloat16"),

@@ -56,23 +56,20 @@ def _list_builtin(as_json: bool) -> None:
     """The built-in weights, each with its package and where it lies, or what is wrong with it."""
     from ..weights import builtin_models
 
-    models = builtin_models()
-    paths = []
-    for model in models:
+    rows: list[dict[str, Any]] = []
+    for model in builtin_models():
+        row: dict[str, Any] = {"name": model.name, "package": model.package, "path": None, "error": None}
         try:
-            paths.append(str(model.path()))
+            row["path"] = str(model.path())
         except ElmoError as error:
-            paths.append(str(error))
+            row["error"] = str(error)
+        rows.append(row)
     if as_json:
-        rows = [
-            {"name": model.name, "package": model.package, "path": path}
-            for model, path in zip(models, paths, strict=True)
-        ]
         typer.echo(json.dumps(rows, indent=1))
         return
-    for model, path in zip(models, paths, strict=True):
-        typer.echo(f"{model.name:<14} {model.package:<14} {path}")
-    if not models:
+    for row in rows:
+        typer.echo(f"{row['name']:<14} {row['package']:<14} {row['path'] or row['error']}")
+    if not rows:
         typer.echo("No installed package offers built-in weights. `elmo info PATH` tells what is at a path.")
 
 

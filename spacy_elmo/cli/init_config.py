@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Optional
 
@@ -10,6 +11,7 @@ import typer
 from spacy.cli._util import COMMAND, string_to_list
 from wasabi import msg
 
+from ..errors import ElmoError
 from .errors import clean_errors
 
 
@@ -27,14 +29,17 @@ def init_config(
         help="speed: one small tok2vec for all components, the biLM in bfloat16; accuracy: a larger one with a mix of "
         "the layers of its own for each",
     ),
-    weights: Optional[Path] = typer.Option(  # noqa: UP045
-        None, help="Weights of any format that spacy-elmo reads [default: to be given as --paths.elmo in training]"
+    weights: Optional[str] = typer.Option(  # noqa: UP045
+        None,
+        help="Weights of any format that spacy-elmo reads, or the name of built-in ones [default: the language's "
+        "built-in ones, or to be given as --paths.elmo in training]",
     ),
     force: bool = typer.Option(False, "--force", "-F", help="Replace OUTPUT if it exists"),
 ) -> None:
     """Make a complete config for `spacy train` with ELMo in it: what `spacy init config` makes, and the rest."""
     with clean_errors():
         from ..pipeline.training_config import checked_output, training_config, write_config
+        from ..weights import builtin_model
 
         to_stdout = str(output) == "-"
         if not to_stdout:
@@ -50,5 +55,9 @@ def init_config(
             return
         write_config(config, output, overwrite=force)
         msg.good("Saved config", str(output))
-        data = "--paths.train train.spacy --paths.dev dev.spacy" + (" --paths.elmo WEIGHTS" if weights is None else "")
+        builtin = None
+        with suppress(ElmoError):  # several packages offer some: one of them is to be named
+            builtin = builtin_model(config["nlp"]["lang"])
+        data = "--paths.train train.spacy --paths.dev dev.spacy"
+        data += " --paths.elmo WEIGHTS" if weights is None and builtin is None else ""
         typer.echo(f"{COMMAND} train {shlex.quote(str(output))} --output training {data}")

@@ -16,7 +16,9 @@ from .errors import clean_errors
 # List[...], Optional[...]: typer 0.9 reads annotations itself and knows no X | None.
 def neighbors(
     # readable=False: what cannot be read is said below, in one line; click would do it in its own way.
-    model: str = typer.Argument(..., help="Weights of any format that spacy-elmo reads, or a pipeline with `elmo`"),
+    model: str = typer.Argument(
+        ..., help="Weights of any format that spacy-elmo reads, the name of built-in ones, or a pipeline with `elmo`"
+    ),
     texts: List[Path] = typer.Argument(..., help="Files of text, a sentence a line", readable=False),  # noqa: UP006
     word: str = typer.Option(..., help="The word, as it is written in the text"),
     layer: str = typer.Option("top", help="Whose vectors: top, mean, or the number of a layer, from 0"),

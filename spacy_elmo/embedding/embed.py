@@ -30,7 +30,8 @@ from ..bilm.model import BiLMState
 from ..blank_pipeline import blank_pipeline
 from ..errors import ElmoError, WeightsError, shown
 from ..text_forms import TextForm, checked_text_form, doc_words, normalized
-from ..weights import builtin_model, load_bilm
+from ..weights import recognised
+from ..weights.card import META_NAME
 from ..weights.files import read_json
 from .formats import Record, format_of
 from .partial_file import PartialFile, names_beside
@@ -120,18 +121,12 @@ def embed_file(
     elif not isinstance(texts, Iterable):
         raise ElmoError(f"texts are paths of files, not {shown(texts)}")
     lines = TextLines([checked_path(path, "a text") for path in texts])
-    if not isinstance(weights, BiLM):
-        weights = checked_path(weights, "weights, if no biLM,")
-        offered = None if os.path.exists(weights) else builtin_model(weights)
-        if offered is not None:  # what lies beside the weights names their language
-            weights = offered.path()
     file_format = format_of(output)
-    for path in (output, *names_beside(output)):
-        if os.path.exists(path):
-            for source in [*lines.paths, *([] if isinstance(weights, BiLM) else [weights])]:
-                if os.path.exists(source) and os.path.samefile(path, source):
-                    what = "the weights" if source is weights else "one of the texts"
-                    raise ElmoError(f"{path} is {what}: give another name for the vectors")
+    written = [output, *names_beside(output)]
+    for path in lines.paths:
+        _refuse_over(written, path, "one of the texts")
+    if not isinstance(weights, BiLM):
+        _refuse_over(written, checked_path(weights, "weights, if no biLM,"), "the weights")
     if not isinstance(dtype, str) or dtype not in get_args(Dtype):
         raise ElmoError(f"dtype is one of {', '.join(get_args(Dtype))}, not {shown(dtype)}")
     if state is not None and (not isinstance(state, str) or state not in get_args(State)):
@@ -147,8 +142,7 @@ def embed_file(
             raise ElmoError(f"{name} is a {kind.__name__}, not {shown(value)}")
     batch_words = None if batch_words is None else checked_count(batch_words, "batch_words")
     max_length = checked_count(max_length, "max_length")
-    split = Splitter(checked_text_form(text), lang_of(weights) if lang is None else lang, pretokenized)
-    bilm = weights if isinstance(weights, BiLM) else load_bilm(weights)
+    bilm, split = read_weights(weights, checked_text_form(text), lang, pretokenized, written=written)
     layer = checked_layer(layers, bilm.config.n_layers)
     encode = _Encoder(bilm, layer, np.dtype(dtype), checked_precision(precision), state, max_length)
     if batch_words is None:
@@ -326,14 +320,38 @@ def _known_by(function: Any) -> Any:
     return f"a function without `config`, to be known by ({name:.80}, {key})"
 
 
-def lang_of(weights: BiLM | Path) -> str:
-    """The language that the weights' own folder names."""
+def read_weights(
+    weights: BiLM | str | Path, text: TextForm, lang: str | None, pretokenized: bool, *, written: Iterable[Path] = ()
+) -> tuple[BiLM, Splitter]:
+    """The biLM, and what makes words of its texts.
+
+    lang: None: the language that the `meta.json` of the weights' own folder names, or else "en".
+    written: files that are to be written; they cannot be the weights.
+    Raises WeightsError for weights that cannot be read, naming the package of built-in ones, and ElmoError for a
+        language without a tokenizer and for weights that would be written over.
+    """
+    if isinstance(weights, BiLM):
+        return weights, Splitter(text, "en" if lang is None else lang, pretokenized)
+    with recognised(weights) as found:
+        _refuse_over(written, found.path, "the weights")
+        # Before the weights are read: a language that does not work shows at once.
+        split = Splitter(text, _lang_in(found.folder) if lang is None else lang, pretokenized)
+        return found.load(), split
+
+
+def _lang_in(folder: Path) -> str:
     meta: object = None
-    if not isinstance(weights, BiLM):
-        with suppress(WeightsError):  # there is none, or it is another program's
-            meta = read_json(weights / "meta.json")
+    with suppress(WeightsError):  # there is none, or it is another program's
+        meta = read_json(folder / META_NAME)
     lang = meta.get("lang") if isinstance(meta, dict) else None
     return lang if isinstance(lang, str) else "en"
+
+
+def _refuse_over(written: Iterable[Path], source: Path, what: str) -> None:
+    """ElmoError if a source is one of the files that are to be written. what: it is."""
+    for path in written:
+        if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+            raise ElmoError(f"{path} is {what}: give another name for the vectors")
 
 
 class _Encoder:

@@ -18,7 +18,6 @@ from ..bilm import BiLM
 from ..bilm.matmul import Precision, checked_precision
 from ..errors import ElmoError, shown
 from ..text_forms import TextForm, checked_text_form
-from ..weights import load_bilm
 from .embed import (
     BYTES_PER_STEP,
     FEWEST_WORDS,
@@ -29,7 +28,7 @@ from .embed import (
     checked_count,
     checked_layer,
     checked_path,
-    lang_of,
+    read_weights,
 )
 from .text_lines import Line, TextLines
 
@@ -128,10 +127,10 @@ def neighbors(
     if state not in (None, "zero", "warm"):
         raise ElmoError(f"state is zero or warm, not {shown(state)}")
     if not isinstance(weights, BiLM):
-        weights = checked_path(weights, "weights, if no biLM,")
-    split = Splitter(checked_text_form(text), lang_of(weights) if lang is None else lang, pretokenized)
+        checked_path(weights, "weights, if no biLM,")
+    form = checked_text_form(text)
     TextLines(paths)  # says so if a file cannot be read, before weights are
-    bilm = weights if isinstance(weights, BiLM) else load_bilm(weights)
+    bilm, split = read_weights(weights, form, lang, pretokenized)
     chosen = checked_layer(layer, bilm.config.n_layers)
     if chosen == "all":
         raise ElmoError("layer is one, or 'mean' or 'top': vectors of all layers are not compared")

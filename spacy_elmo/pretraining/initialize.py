@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,19 +145,19 @@ def initial_weights(settings: InitializeSettings) -> InitialWeights | None:
 
     Raises WeightsError for what `load_bilm` refuses, and for an output layer that does not fit the weights.
     """
-    if settings.weights is None:
+    weights = settings.weights
+    if weights is None:
         return None
-    path = Path(settings.weights)
-    with recognised(path) as found:
+    with recognised(weights) as found:
         bilm = found.load()
         softmax, words = None, None
         shape = found.softmax_shape() if found.softmax_shape is not None else None
         if settings.softmax == "auto" and shape is not None and shape.n_words is not None:
             try:
-                softmax, words = output_layer(path, found, bilm)
+                softmax, words = output_layer(weights, found, bilm)
             except WeightsError as error:
                 raise WeightsError(f'{error}. initialize.softmax = "new" goes on without it') from error
-        source = {"path": str(settings.weights), "family": found.family, "sha256": _sha256(bilm)}
+        source = {"path": weights, "family": found.family, "sha256": _sha256(bilm)}
     return InitialWeights(bilm=bilm, softmax=softmax, words=words, source=source)
 
 

@@ -18,7 +18,7 @@ from ..bilm.output_layer import OutputLayer
 from ..blank_pipeline import blank_pipeline
 from ..errors import ElmoError, WeightsError
 from ..weights import Found, recognised
-from ..weights.files import as_path, clear_errors, exists, is_folder, made_folder, read_json, write_files
+from ..weights.files import clear_errors, exists, is_folder, made_folder, read_json, write_files
 from .config import NlpSettings, load_config, nlp_settings, resolve
 from .corpus import encode_corpus
 from .perplexity import Perplexity, check_has_perplexity, perplexities, perplexity_by_position
@@ -74,7 +74,7 @@ def measure(
     """Perplexity of a text under a biLM that has the softmax of its pretraining.
 
     model: what ``pretrain`` saved, or a TensorFlow checkpoint of bilm-tf with its vocabulary, in an archive too: any
-        path of these that ``load_bilm`` takes.
+        path of these that ``load_bilm`` takes, or a name of built-in weights.
     text: raw text (file, folder, glob); None: the dev corpus of ``config``.
     config: None: the one that lies in the model's folder.
     lang: whose tokenizer cuts ``text``; None: that of the config, or else of the model's ``meta.json``.
@@ -85,7 +85,6 @@ def measure(
     precision, or a language whose tokenizer does not work.
     """
     checked_precision(precision)
-    model = as_path(model)
     with recognised(model) as found:
         bilm = found.load()
         softmax, vocabulary = output_layer(model, found, bilm)
@@ -147,7 +146,7 @@ def write_figures(figures: Mapping[str, float | int], path: Path) -> None:
         write_files({path: json.dumps(figures, indent=1).encode() + b"\n"})
 
 
-def output_layer(model: Path, found: Found, bilm: BiLM) -> tuple[OutputLayer, list[str]]:
+def output_layer(model: Path | str, found: Found, bilm: BiLM) -> tuple[OutputLayer, list[str]]:
     """The softmax and its words, compared with each other and the biLM. Raises WeightsError where they do not fit, and
     PretrainingError for an output layer without probabilities.
     """

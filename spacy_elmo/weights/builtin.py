@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -51,7 +51,7 @@ class BuiltinModel:
                 if not isinstance(offered, ModuleType) and callable(offered):
                     offered = offered()
                 path = Path(offered.__path__[0] if isinstance(offered, ModuleType) else offered)
-            except Exception as error:  # it runs another package's code
+            except (Exception, SystemExit) as error:  # it runs another package's code
                 raise WeightsError(f"its entry point {self.value} gives no path: {error!r}") from error
             if not path.is_absolute() or not exists(path):
                 raise WeightsError(f"{path} is not there: install the package again")
@@ -67,29 +67,43 @@ class BuiltinModel:
 
 
 def builtin_models() -> list[BuiltinModel]:
-    """The weights that installed packages offer, by name and package. None of them is loaded."""
+    """The weights that installed packages offer, by name and package. None of them is loaded.
+
+    A package that was half removed, so that nothing says its name any more, offers none.
+    """
     # Not needed by whoever brings weights.
     from importlib.metadata import entry_points
 
-    found = {
-        BuiltinModel(
-            name=entry.name,
-            package=entry.dist.name if entry.dist is not None else entry.value.partition(".")[0],
-            value=entry.value,
-            _entry_point=entry,
-        )
-        for entry in entry_points(group=GROUP)
-    }
+    found: set[BuiltinModel] = set()
+    for entry in entry_points(group=GROUP):
+        package = _package(entry)
+        if package is not None:
+            found.add(BuiltinModel(name=entry.name, package=package, value=entry.value, _entry_point=entry))
     return sorted(found, key=lambda model: (model.name, model.package, model.value))
 
 
+def _package(entry: EntryPoint) -> str | None:
+    """The distribution of an entry point; None where its metadata are gone."""
+    name: object = None
+    with suppress(Exception):  # whether it is None then, a warning or an error, is for each Python to say
+        name = entry.dist.name if entry.dist is not None else None
+    return name if isinstance(name, str) and name else None
+
+
+def is_name(given: Path | str) -> bool:
+    """Whether what stands in the place of a path may be a name of built-in weights: a string without a separator.
+
+    A `pathlib.Path` is always a path: of "./en" and "en/" it keeps "en", so that nothing made of one can be a name.
+    """
+    return isinstance(given, str) and not any(mark in given for mark in ("/", os.sep))
+
+
 def builtin_model(name: Path | str) -> BuiltinModel | None:
-    """The built-in weights of a name, `language` or `language@package`; None where no package offers it.
+    """The built-in weights of a name, `language` or `language@package`; None for a path, or if no package offers it.
 
     Raises WeightsError where several do, saying which, and how to choose.
     """
-    name = os.fspath(name)
-    if not name or any(mark in name for mark in ("/", os.sep)):
+    if not is_name(name):
         return None
     found = [model for model in builtin_models() if name in (model.name, model.full_name)]
     if len(found) > 1:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -77,11 +78,13 @@ class StoredOutput(NamedTuple):
 
     words: that it predicts, by row. None where they are not known: then no perplexity can be measured.
     why: they are not known; empty if they are.
+    folder: where they were looked for and not found, or do not fit; else None.
     """
 
     softmax: OutputLayer
     words: list[str] | None
     why: str = ""
+    folder: Path | None = None
 
 
 def save_native(
@@ -94,7 +97,8 @@ def save_native(
 ) -> None:
     """Save a biLM as a folder, made if it is not there, in place of the one of this format that it may hold.
 
-    output: the output layer of its pretraining, to lie beside it. None: one that lies there stays.
+    output: the output layer of its pretraining, to lie beside it. None: one that lies there stays. The vocabulary of
+        another one goes; one that does not fit, in the folder that `output` was read from, stays.
     card: what `read_card` found beside it, in place of another model's. None: what lies there stays.
     dtype: of the biLM's stored values, each rounded to the nearest; those of an output layer are float32 always.
     Raises WeightsError if a weight is NaN, infinite or too large for the dtype, the folder holds a model of another
@@ -116,13 +120,20 @@ def save_native(
     }
     if output is not None:
         path = folder / SOFTMAX_VOCABULARY_NAME
-        contents[path] = None if output.words is None else word_lines(output.words, path)
+        if output.words is not None:
+            contents[path] = word_lines(output.words, path)
+        elif not _is_same_folder(output.folder, folder):
+            contents[path] = None
         contents[folder / SOFTMAX_NAME] = _softmax_content(output.softmax)
     if card is not None:
         names = CARD_NAMES if is_card(folder) else card  # else they are anybody's, and stay
         contents.update({folder / name: card.get(name) for name in names})
     refuse_foreign(contents)
     write_files(contents)
+
+
+def _is_same_folder(source: Path | None, target: Path) -> bool:
+    return source is not None and is_folder(source) and os.path.samefile(source, target)
 
 
 def load_native(path: Path | str) -> BiLM:

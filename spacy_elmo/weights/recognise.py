@@ -18,7 +18,7 @@ from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
 from .archive import is_archive, unpacked
 from .bilm_hdf5 import finish_save, load_bilm_hdf5
-from .builtin import builtin_model, offered_names
+from .builtin import builtin_model, builtin_models, is_name, offered_names
 from .files import HDF5_MAGIC, as_path, check_weights_file, exists, is_folder, names_in
 from .folders import (
     CONFIG_NAME,
@@ -85,6 +85,7 @@ def recognised(path: Path | str, weights: Path | str | None = None) -> Iterator[
 
     Raises WeightsError, saying what was found, if it is no biLM's weights.
     """
+    given = path  # as a path it is no name any more
     path = as_path(path)
     finish_save(path if is_folder(path) else path.parent)
     if weights is not None:
@@ -93,9 +94,9 @@ def recognised(path: Path | str, weights: Path | str | None = None) -> Iterator[
         yield _checkpoint(options_of(path), path)
     elif not exists(path):
         # A file of that name goes first: what lies in the working folder can be seen there.
-        offered = builtin_model(path)
+        offered = builtin_model(given)
         if offered is None:
-            raise WeightsError(f"{path}: no such file or folder{_missing(path)}")
+            raise WeightsError(f"{given}: no such file or folder{_missing(given)}")
         with offered.named_in_errors(), recognised(offered.path()) as found:
             yield found
     elif is_folder(path):
@@ -120,7 +121,8 @@ def load_bilm(path: Path | str, weights: Path | str | None = None) -> BiLM:
         that reads those words;
         a folder of ELMoForManyLangs;
         a `.zip`, `.tar`, `.tar.gz` or `.tar.bz2` with one such folder in it;
-        where no file has that name, the name of built-in weights (see `builtin_models`): "en", or "en@package".
+        where no file has that name, the name of built-in weights (see `builtin_models`), as a string: "en", or
+        "en@package". "en/", "./en" and a `pathlib.Path` are paths, never names.
     weights: the HDF5 file, or the checkpoint, that belongs to the options at `path`.
     Raises WeightsError, saying what was found and what to do, for anything that is not a whole and consistent model.
     """
@@ -142,7 +144,7 @@ def load_output_layer(found: Found) -> StoredOutput | None:
         return None
     softmax = found.load_softmax()
     if softmax.n_words is None:
-        return StoredOutput(softmax, None, "it predicts vectors, not words")
+        return StoredOutput(softmax, None, "it predicts vectors, not words", found.folder)
     try:
         words = found.softmax_words(softmax.n_words)
         if len(words) != softmax.n_words:
@@ -152,7 +154,7 @@ def load_output_layer(found: Found) -> StoredOutput | None:
         words = [words[row] for row in rows] if isinstance(softmax, FullSoftmax) else words
         check_vocabulary(words, found.folder)
     except WeightsError as error:
-        return StoredOutput(softmax, None, str(error))
+        return StoredOutput(softmax, None, str(error), found.folder)
     if isinstance(softmax, FullSoftmax) and rows != list(range(len(rows))):
         with torch.no_grad():
             softmax.W.copy_(softmax.W[rows])
@@ -166,13 +168,14 @@ def load_softmax(path: Path | str) -> OutputLayer:
     path: a file that `save_softmax` wrote, the folder that has it, or a checkpoint, as `load_bilm` takes it.
     Raises WeightsError for anything missing, broken or inconsistent, and for weights that come without one.
     """
+    given = path
     path = as_path(path)
     own = path / SOFTMAX_NAME
     if is_folder(path) and (exists(own) or not checkpoints_in(path)):
         return load_native_softmax(own)
     if exists(path) and not (is_folder(path) or path.name == LATEST_NAME or checkpoint_of(path) or is_archive(path)):
         return load_native_softmax(path)
-    with recognised(path) as found:
+    with recognised(given) as found:
         if found.load_softmax is None:
             raise WeightsError(f"{path}: has no {SOFTMAX_NAME}, and these weights ({found.family}) hold no softmax")
         return found.load_softmax()
@@ -232,11 +235,12 @@ def _folder(folder: Path) -> Found:
     )
 
 
-def _missing(path: Path) -> str:
+def _missing(given: Path | str) -> str:
     """What to add to the error about a path where nothing is."""
+    path = Path(given)
     if path.name == OPTIONS_NAME and is_folder(path.parent):
         return interrupted(path.parent)
-    if len(path.parts) == 1 and not path.suffix:
+    if is_name(given) and not path.suffix:
         return f", nor built-in weights of that name (there are: {offered_names()})"
     return ""
 
@@ -247,8 +251,8 @@ def _meant(folder: Path, names: Sequence[str]) -> str:
         return f"; did you mean {folder / BEST_NAME}?"
     if {"config.cfg", "meta.json"} <= set(names):
         return "; it looks like a pipeline of spaCy, whose biLM `python -m spacy elmo convert` takes out"
-    offered = builtin_model(folder)
-    return "" if offered is None else f"; the built-in weights of that name are '{offered.full_name}'"
+    offered = [repr(model.full_name) for model in builtin_models() if model.name == str(folder)]
+    return f"; the built-in weights of that name are {' or '.join(offered)}" if offered else ""
 
 
 def _model_folder(root: Path) -> Path:
