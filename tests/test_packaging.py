@@ -122,8 +122,9 @@ def test_a_folder_and_an_entry_point_put_weights_into_the_wheel(checkout: Path, 
     folder = checkout / "spacy_elmo" / "models" / "tlh"
     save_bilm(random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4]], char_dim=2), folder, dtype="float16")
     (folder / "__init__.py").write_text('"""Data."""\n', encoding="utf8")
-    (folder / "README.md").write_text("What they are.\n", encoding="utf8")
     (folder / "meta.json").write_text("{}\n", encoding="utf8")
+    for name in ("README.md", "LICENSE", "pretrain.cfg", "softmax.safetensors", "vocabulary.txt"):
+        (folder / name).write_text("What it says.\n", encoding="utf8")
     setup, mark = checkout / "setup.cfg", "spacy_elmo_weights =\n"
     text = setup.read_text(encoding="utf8").replace(f"# {mark}", mark)
     setup.write_text(text.replace(mark, f"{mark}    tlh = spacy_elmo.models.tlh\n", 1), encoding="utf8")
@@ -139,4 +140,5 @@ def test_a_folder_and_an_entry_point_put_weights_into_the_wheel(checkout: Path, 
     assert Path(path).is_relative_to(tmp_path / "unpacked")
     assert width == "8"
     names = {name.rsplit("/", 1)[1] for name in wheel.namelist() if name.startswith("spacy_elmo/models/tlh/")}
-    assert names == {"__init__.py", "README.md", "config.json", "meta.json", "model.safetensors"}
+    data = {"README.md", "LICENSE", "config.json", "meta.json", "model.safetensors", "pretrain.cfg"}
+    assert names == {"__init__.py", *data}

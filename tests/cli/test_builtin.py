@@ -43,7 +43,11 @@ def test_info_without_a_model_lists_what_is_built_in(
     assert broken[1] == "broken-elmo"
     assert "no_such_module" in broken[2]
     as_json = json.loads(call("info", "--json").output)
-    assert [[row["name"], row["package"], row["path"]] for row in as_json] == rows
+    assert [[row["name"], row["package"], row["path"] or row["error"]] for row in as_json] == rows
+    found = {row["name"]: (row["path"], row["error"]) for row in as_json}
+    assert found[NAME] == (str(folder), None)
+    assert found["qaa"][0] is None
+    assert "no_such_module" in found["qaa"][1]
     result = call("info", "--component", "elmo")
     assert result.exit_code == 1
     assert "are of a MODEL" in result.output

@@ -120,6 +120,20 @@ def test_the_softmax_and_its_vocabulary_go_along(call: Call, model: Path, text: 
     assert measured[0] == measured[1]
 
 
+def test_the_softmax_can_be_left_out(call: Call, model: Path, tmp_path: Path) -> None:
+    result = call("convert", model, tmp_path / "alone", "--dtype", "float16", "--no-softmax")
+    assert result.exit_code == 0, result.output
+    assert "with its softmax" not in result.output
+    names = {path.name for path in (tmp_path / "alone").iterdir()}
+    assert names == {"README.md", "config.json", "meta.json", "model.safetensors", "pretrain.cfg"}
+    found = load_bilm(tmp_path / "alone").state_dict()
+    assert all(torch.equal(found[name], value.half().float()) for name, value in load_bilm(model).state_dict().items())
+    target = Path(shutil.copytree(model, tmp_path / "target"))
+    result = call("convert", model, target, "--no-softmax")
+    assert result.exit_code == 1
+    assert "holds the output layer of another model" in " ".join(result.output.split())
+
+
 CARD = ("README.md", "meta.json", "pretrain.cfg")
 
 

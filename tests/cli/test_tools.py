@@ -17,6 +17,7 @@ from spacy_elmo import load_bilm
 from spacy_elmo.embedding import neighbors
 from spacy_elmo.pipeline.mixes import mixes_of
 from spacy_elmo.pipeline.training_config import training_config
+from tests.pipeline.toys import WITHOUT_BUILTIN
 
 Call = Callable[..., Result]
 
@@ -64,7 +65,7 @@ def test_config_to_a_file_or_stdout(call: Call, model: Path, tmp_path: Path) -> 
     printed = call("init-config", *options, "-").output
     assert load_config_from_str(printed) == config  # nothing but the config
     assert "exists: give another name" in refused(call("init-config", output))
-    result = call("init-config", output, "--force")
+    result = call("init-config", output, "--force", "--lang", WITHOUT_BUILTIN)
     assert "--paths.elmo WEIGHTS" in result.output
     assert load_config_from_str(output.read_text(encoding="utf8"))["nlp"]["pipeline"][2:] == ["tagger", "parser", "ner"]
 

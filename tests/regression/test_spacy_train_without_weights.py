@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from spacy_elmo import BiLM, BiLMConfig, ElmoError, save_bilm
 from spacy_elmo.errors import WeightsError
+from tests.pipeline.toys import WITHOUT_BUILTIN
 
 
 @pytest.fixture
@@ -28,12 +29,14 @@ def train(tmp_path: Path) -> Path:
 
 
 CASES: dict[str, tuple[list[str], str]] = {
-    # No weights are built in for this language, nor will be.
-    "none": (["--nlp.lang", "xx"], "component 'elmo' has no ELMo weights, and none are built in for the language 'xx'"),
+    "none": (
+        ["--nlp.lang", WITHOUT_BUILTIN],
+        f"component 'elmo' has no ELMo weights, and none are built in for the language '{WITHOUT_BUILTIN}'",
+    ),
     "no such folder": (["--paths.elmo", "nowhere"], "weights: nowhere: no such file or folder"),
     "a name that is too long": (["--paths.elmo", "x" * 300], "cannot be read: "),
     "frozen before it has any": (
-        ["--nlp.lang", "xx", "--training.frozen_components", '["elmo"]'],
+        ["--nlp.lang", WITHOUT_BUILTIN, "--training.frozen_components", '["elmo"]'],
         "component 'elmo' has no ELMo weights",
     ),
 }
@@ -57,7 +60,7 @@ def test_it_is_one_message(case: str, root: Path, train: Path, tmp_path: Path, m
     ("weights", "says"), [("nowhere", "nowhere: no such file or folder"), (3, "weights are a path or a BiLM, not int")]
 )
 def test_in_python_it_is_an_error_of_weights(weights: Any, says: str) -> None:
-    nlp = spacy.blank("en")
+    nlp = spacy.blank(WITHOUT_BUILTIN)
     elmo: Any = nlp.add_pipe("elmo")
     with pytest.raises(WeightsError, match=rf"^\[initialize\.components\.elmo\] weights: .*{says}") as error:
         elmo.initialize(lambda: [], nlp=nlp, weights=weights)

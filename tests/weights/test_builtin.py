@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import configparser
+import fnmatch
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from spacy_elmo import BiLM, ElmoError, builtin_models, load_bilm, save_bilm
 from spacy_elmo.embedding import embed_file
 from spacy_elmo.errors import WeightsError
 from spacy_elmo.layers.bilm_model import random_bilm
-from spacy_elmo.weights import bilm_to_bytes, builtin_model, summary
+from spacy_elmo.weights import bilm_to_bytes, builtin_model, load_softmax, summary
 from tests.weights.offering import install
 
 NAME = "tlh"  # no installed package has weights for it
@@ -51,7 +53,6 @@ def test_a_function_that_gives_a_path(
     assert offering.calls == 0
     assert model.path() == folder
     assert same(load_bilm(NAME), bilm)
-    assert same(load_bilm(Path(NAME)), bilm)
     assert same(load_bilm(f"{NAME}@acme-elmo"), bilm)
     assert summary(NAME).path == folder / "model.safetensors"
 
@@ -76,12 +77,26 @@ def test_weights_inside_a_package(
     assert same(load_bilm(NAME), load_bilm(tmp_path / "expected"))
 
 
-def test_what_is_a_path_is_no_name(bilm: BiLM, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", [f"./{NAME}", f"{NAME}/", f"./{NAME}/", Path(NAME)], ids=repr)
+def test_what_is_a_path_is_no_name(
+    path: Path | str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(tmp_path, monkeypatch, NAME, folder)
-    assert builtin_model(f"./{NAME}") is None
+    monkeypatch.chdir(tmp_path)
+    assert builtin_model(path) is None
+    reads: list[Callable[[Path | str], object]] = [load_bilm, summary, load_softmax]
+    for read in reads:
+        with pytest.raises(WeightsError, match=rf"^{path}: no such file or folder$"):
+            read(path)
+
+
+def test_a_path_in_another_folder_is_no_name(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, NAME, folder)
     assert builtin_model(tmp_path / NAME) is None
-    with pytest.raises(WeightsError, match=f"{NAME}: no such file or folder$"):
-        load_bilm(tmp_path / NAME)
+    assert builtin_model(str(tmp_path / NAME)) is None
+    for path in (tmp_path / NAME, str(tmp_path / NAME)):
+        with pytest.raises(WeightsError, match=f"{NAME}: no such file or folder$"):
+            load_bilm(path)
 
 
 def test_a_file_or_folder_of_that_name_goes_first(
@@ -128,6 +143,8 @@ def test_two_packages_of_one_name(bilm: BiLM, folder: Path, tmp_path: Path, monk
         ("", "no_such_package_of_weights:weights", "gives no path: ModuleNotFoundError"),
         ("weights = 3", "{module}:weights", "gives no path: TypeError"),
         ("def weights():\n    raise OSError('no room')", "{module}:weights", r"gives no path: OSError\('no room'\)"),
+        ("raise SystemExit('no licence')", "{module}:weights", r"gives no path: SystemExit\('no licence'\)"),
+        ("import sys\ndef weights():\n    sys.exit(3)", "{module}:weights", r"gives no path: SystemExit\(3\)"),
         ("weights = '/no/such/folder'", "{module}:weights", "/no/such/folder is not there: install the package again"),
         ("weights = 'models'", "{module}:weights", "models is not there"),
         ("", "{module}", "holds no biLM"),
@@ -164,18 +181,62 @@ def test_embedding_reads_the_language_beside_the_weights(
     assert embed_file(text, tmp_path / "english.npz", NAME).words > 2  # English knows no such abbreviation
 
 
-def test_what_setup_cfg_offers_is_there(root: Path) -> None:
+def setup_cfg(root: Path) -> tuple[dict[str, str], list[str]]:
+    """What setup.cfg offers, a module by its name, and the patterns of the files that a wheel gets."""
     config = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     config.read(root / "setup.cfg", encoding="utf8")
     lines = config["options.entry_points"].get("spacy_elmo_weights", "").split("\n")
-    offered = {line.partition("=")[2].strip() for line in lines if line.strip()}
+    parts = [line.partition("=") for line in lines if line.strip()]
+    offered = {name.strip(): module.strip() for name, _, module in parts}
+    return offered, config["options.package_data"]["spacy_elmo"].split()
+
+
+def in_the_wheel(name: str, patterns: list[str]) -> bool:
+    return any(fnmatch.fnmatchcase(f"models/en/{name}", pattern) for pattern in patterns)
+
+
+def test_what_setup_cfg_offers_is_there(root: Path) -> None:
+    offered, patterns = setup_cfg(root)
     folders = {path.parent for path in (root / "spacy_elmo" / "models").glob("*/model.safetensors")}
-    assert offered == {f"spacy_elmo.models.{path.name}" for path in folders}
+    assert set(offered.values()) == {f"spacy_elmo.models.{path.name}" for path in folders}
     for path in folders:
-        assert {"__init__.py", "README.md", "config.json", "meta.json"} <= {file.name for file in path.iterdir()}
+        names = {file.name for file in path.iterdir() if file.is_file()}
+        assert names - {"LICENSE", "pretrain.cfg"} == {
+            "__init__.py",
+            "README.md",
+            "config.json",
+            "meta.json",
+            "model.safetensors",
+        }
+        # A wheel has what the checkout has.
+        assert [name for name in names if name != "__init__.py" and not in_the_wheel(name, patterns)] == []
         with safetensors.safe_open(path / "model.safetensors", framework="pt") as file:
             assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F16"}  # noqa: SIM118 - no mapping
         load_bilm(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("model.safetensors", True),
+        ("config.json", True),
+        ("meta.json", True),
+        ("pretrain.cfg", True),
+        ("README.md", True),
+        ("LICENSE", True),
+        ("softmax.safetensors", False),
+        ("vocabulary.txt", False),
+    ],
+)
+def test_what_a_wheel_gets_of_a_model(root: Path, name: str, there: bool) -> None:
+    _, patterns = setup_cfg(root)
+    assert in_the_wheel(name, patterns) is there
+
+
+def test_what_setup_cfg_offers_is_installed(root: Path) -> None:
+    offered, _ = setup_cfg(root)
+    installed = {model.name for model in builtin_models() if model.package == "spacy-elmo"}
+    assert set(offered) <= installed, "entry points are written by pip: install again, `pip install -e .`"
 
 
 # float16
