@@ -115,7 +115,7 @@ def chosen_arms(args: argparse.Namespace) -> list[Arm]:
         arm = known[name]
         if arm.material and not material_of(arm, args):
             raise SystemExit(f"--arms: {name} needs --{arm.material.replace('_', '-')}")
-        # Named, a built-in arm has no limits of its own, but the one whose runs take hours.
+        # Named, a built-in arm has no limits of its own, but for the one whose runs are the longest by far.
         lifted = name in ARMS and name != "transformer"
         chosen.append(Arm(**{**vars(arm), "tasks": None, "shares": None, "seeds": None}) if lifted else arm)
     return chosen
