@@ -205,6 +205,7 @@ class Grid:
             "sample_seed": sample_seed,
             "steps": steps,
             "material": None if material is None else {"path": str(given), "sha256": self._known[material]},
+            "adapted": run.arm.material == "adapted",
             "settings": dict(run.arm.settings),
             "fingerprint": hashlib.sha256(f"{text}\n{data['test'].name}".encode()).hexdigest()[:16],
         }

@@ -122,9 +122,9 @@ def parts_done(folder: Path) -> dict[int, dict[str, Any]]:
         list(srsly.read_jsonl(path, skip=True)) if path.exists() else []
         for path in (folder / PARTS, folder / "log.jsonl")
     )
-    words = {line["part"]: line for line in noted}
+    read = {line["part"]: line for line in noted}
     # spaCy logs a part after its weights: these are whole.
-    return {line["epoch"]: {**words[line["epoch"]], **line} for line in saved if line["epoch"] in words}
+    return {line["epoch"]: {**read[line["epoch"]], **line} for line in saved if line["epoch"] in read}
 
 
 def tok2vec(args: argparse.Namespace) -> None:
