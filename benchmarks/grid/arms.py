@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import srsly
-from spacy.util import load_config
+from spacy.util import dot_to_object, load_config
 from thinc.api import Config
 
 from spacy_elmo import load_bilm
 
-from .tasks import TASKS, Task
+from .tasks import SELECTION, TASKS, Task
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 PLACE = "tok2vec."
 NO_WEIGHT = -100.0  # a raw weight that is nothing beside a 0 after the softmax
+ABLATIONS = ("top", "uniform", "output", "both")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,21 +46,12 @@ class Arm:
         return (self.tasks is None or task in self.tasks) and (self.shares is None or share in self.shares)
 
 
-LISTENER = {
-    "@architectures": "spacy-elmo.ElmoListener.v1",
-    "upstream": "*",
-    "grad_factor": 1.0,
-    "elmo_dropout": 0.5,
-    "projection": None,
-    "mix": {"@architectures": "spacy-elmo.ScalarMix.v1", "l2": 0.0, "weights": None, "layer_norm": False},
-}
-
-
 def _ablation(name: str, settings: Mapping[str, Any]) -> Arm:
     return Arm(name=name, base="elmo", material="elmo", settings=settings, tasks=("conll",), shares=(0.1,))
 
 
-# "layers" is ours: weights of a fixed mix, of as many layers as the biLM has.
+# Ours: "layers", a fixed mix, weights of as many layers as the biLM has; "places", where the listener goes, "output"
+# (beside what the encoder gives, instead of beside the embedding) or "both".
 ARMS = {
     arm.name: arm
     for arm in (
@@ -71,8 +63,8 @@ ARMS = {
         Arm(name="adapted", base="elmo", material="adapted"),
         _ablation("top", {"layers": "top"}),
         _ablation("uniform", {"layers": "uniform"}),
-        _ablation("output", {"tok2vec.elmo": None, "tok2vec.elmo_output": LISTENER}),
-        _ablation("both", {"tok2vec.elmo_output": LISTENER}),
+        _ablation("output", {"places": "output"}),
+        _ablation("both", {"places": "both"}),
         Arm(
             name="transformer",
             base="transformer",
@@ -152,11 +144,14 @@ def config_of(
         # Tokens and sentences are those of the data.
         "corpora.train.gold_preproc": True,
         "corpora.dev.gold_preproc": True,
+        # The first of a random order (``tasks.prepared``) choose the model, which is then scored on all of dev.
+        "corpora.dev.limit": SELECTION,
         # All arms run as long; the best model on dev is the one that is scored.
         "training.patience": 0,
         "training.max_steps": steps,
         "training.eval_frequency": -(-steps // evaluations),
         "training.logger": {"@loggers": "benchmarks.timed_logger.v1"},
+        **task.settings,
     }
     if arm.base == "elmo":
         changes["paths.elmo"] = str(material)
@@ -168,12 +163,19 @@ def config_of(
     elif arm.base == "transformer":
         changes |= _transformer(config, task, str(material))
     settings = dict(arm.settings)
+    places = settings.pop("places", "input")
     if "layers" in settings:
         assert material is not None
         settings = {"tok2vec.elmo.mix.weights": _fixed(settings.pop("layers"), material), **settings}
     for key, value in {**changes, **settings}.items():
         place = f"{task.tok2vec}.{key.removeprefix(PLACE)}" if key.startswith(PLACE) else key
         _set(config, place, copy.deepcopy(value), f"{arm.name}, {task.name}: {key}")
+    if places != "input":
+        # The listener as the config and the settings have it: what is tuned for one place holds for the others.
+        tok2vec = dot_to_object(config, task.tok2vec)
+        tok2vec["elmo_output"] = copy.deepcopy(tok2vec["elmo"])
+        if places == "output":
+            tok2vec["elmo"] = None
     return config
 
 

@@ -17,6 +17,10 @@ from .tasks import TASKS
 
 Result = dict[str, Any]
 BASELINE, OURS = "spacy", "elmo"
+ADAPTED = (
+    "† The biLM has read the words of all training sentences of the task, without labels, at 10% and 1% too, and those "
+    "of dev, which chose its best state; none of test."
+)
 
 
 class Cell(NamedTuple):
@@ -122,13 +126,15 @@ def points(mean: float | None, error: float | None, *, sign: bool = False) -> st
 def print_report(found: Mapping[str, Any]) -> None:
     """Print the tables of a ``summary``."""
     rows = found["cells"]
+    adapted = {run["arm"] for run in found["runs"] if run.get("adapted")}
+    shown = {row["arm"]: f"{row['arm']} †" if row["arm"] in adapted else row["arm"] for row in rows}
     for task in TASKS.values():
         for name in task.metrics.values():
             of_metric = [row for row in rows if (row["task"], row["metric"]) == (task.name, name)]
             if of_metric:
                 print(f"\n{task.title}: {name}, mean ± standard deviation; against `{BASELINE}`: ± standard error\n")
                 header = ["training data", "arm", "seeds", "dev", "test", f"against `{BASELINE}`", "error reduction"]
-                table([*header, "better", "s / epoch", "minutes"], [_cells(row) for row in of_metric])
+                table([*header, "better", "s / epoch", "minutes"], [_cells(row, shown) for row in of_metric])
     ours = [row for row in rows if row["arm"] == OURS]
     if any(row["against"] for row in ours):
         print(f"\n`{OURS}` less the others, test, ± standard error\n")
@@ -138,7 +144,7 @@ def print_report(found: Mapping[str, Any]) -> None:
                 [
                     f"{row['task']}, {row['metric']}",
                     percent(row["share"]),
-                    other,
+                    shown[other],
                     str(one["n"]),
                     points(one["mean"], one["error"], sign=True),
                     reduction(one["reduction"]),
@@ -148,9 +154,11 @@ def print_report(found: Mapping[str, Any]) -> None:
                 for other, one in row["against"].items()
             ],
         )
+    if adapted:
+        print(f"\n{ADAPTED}")
     _print_mixes(found["runs"])
     if found["speed"]:
-        print("\nWords a second at inference, one thread, the whole test set: median (slowest - fastest)\n")
+        print("\nWords a second at inference, one thread, a test set new to the pipeline: median (slowest - fastest)\n")
         table(
             ["task", "arm", "words/s", ""],
             [
@@ -171,11 +179,11 @@ def reduction(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f}%"
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any], shown: Mapping[str, str]) -> list[str]:
     other = row["against"].get(BASELINE)
     return [
         percent(row["share"]),
-        row["arm"],
+        shown[row["arm"]],
         str(len(row["seeds"])),
         points(row["dev_mean"], row["dev_sd"]),
         points(row["test_mean"], row["test_sd"]),

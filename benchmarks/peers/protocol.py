@@ -130,3 +130,15 @@ def serve(load: Callable[..., tuple[Mapping[str, Job], dict[str, Any]]]) -> None
             message = str(error).strip().split("\n")[0]
             answer = {"error": f"{type(error).__name__}: {message:.200}"}
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def end_with_parent() -> None:
+    """End this process at once when its standard input closes: a pipe's does when the process that holds the other end
+    is gone, however it went."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

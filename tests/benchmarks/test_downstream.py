@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ import pytest
 import spacy
 import srsly
 from spacy.tokens import DocBin
+from spacy.training.initialize import init_nlp
 from thinc.api import Model
 
 import spacy_elmo
@@ -23,7 +27,9 @@ from benchmarks.grid.arms import ARMS, Arm, config_of, fingerprint, read_plan
 from benchmarks.grid.report import Cell, cells_of, difference, draw, print_report, summary
 from benchmarks.grid.tasks import TASKS, prepared, read_classes, read_entities, read_treebank, sampled
 from benchmarks.peers import downstream_worker
+from spacy_elmo.bilm import BiLM
 from spacy_elmo.layers.bilm_model import random_bilm
+from spacy_elmo.pretraining.output import own_output
 
 PEOPLE = [("Ann", "Oslo", "visits"), ("Bob", "Rome", "leaves"), ("Eve", "Paris", "likes"), ("Max", "Lima", "sees")]
 
@@ -57,7 +63,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for split in ("train", "dev", "test"):
             path = TASKS[task].path(folder, split)
             path.parent.mkdir(parents=True, exist_ok=True)
-            # More than the parser's min_action_freq of each label.
             path.write_text("".join(sentence(*one) for one in PEOPLE * 10), encoding="utf8")
     return folder
 
@@ -118,7 +123,15 @@ def test_prepared_files_are_those_of_the_data(data: Path, tmp_path: Path) -> Non
     docs = {split: list(DocBin().from_disk(path).get_docs(vocab)) for split, path in paths.items()}
     assert [len(docs[split]) for split in ("train", "dev", "test")] == [4, 40, 40]
     assert docs["test"][1].ents[1].text == "New Rome"
-    assert prepared(TASKS["conll"], data, tmp_path, 1.0, 0)["train"] != paths["train"]
+    # Of dev, which has the same sentences here, the first ones are a random sample.
+    texts = {split: [doc.text for doc in docs[split]] for split in ("dev", "test")}
+    assert texts["dev"] != texts["test"]
+    assert sorted(texts["dev"]) == sorted(texts["test"])
+    # Another seed has another sample, but the whole is the whole.
+    others = [prepared(TASKS["conll"], data, tmp_path, share, 1) for share in (0.1, 1.0)]
+    assert others[0]["train"] != paths["train"]
+    assert others[1] == prepared(TASKS["conll"], data, tmp_path, 1.0, 0)
+    assert [others[0][split] for split in ("dev", "test")] == [paths[split] for split in ("dev", "test")]
     with pytest.raises(SystemExit, match=r"there is no .*nowhere"):
         prepared(TASKS["conll"], tmp_path / "nowhere", tmp_path, 0.1, 0)
 
@@ -140,6 +153,11 @@ def test_arms_differ_in_the_words_vectors_alone(task: str) -> None:
     training = spacy_config["training"]
     assert (training["max_steps"], training["eval_frequency"], training["patience"]) == (3000, 300, 0)
     assert spacy_config["system"]["seed"] == 4
+    assert (spacy_config["corpora"]["dev"]["limit"], spacy_config["corpora"]["train"]["limit"]) == (1000, 0)
+    if task == "ewt":
+        # spaCy's 30 would make the rare labels of a small share "dep".
+        for name in ("spacy", "vectors", "elmo", "transformer"):
+            assert made(ARMS[name], task)["components"]["parser"]["min_action_freq"] == 1
     for name in ("pretrain", "vectors", "glove", "elmo", "adapted", "output", "both"):
         config = made(ARMS[name], task)
         assert {**config["training"], "before_to_disk": None} == training
@@ -157,6 +175,42 @@ def test_arms_differ_in_the_words_vectors_alone(task: str) -> None:
             "output": ["elmo_output"],
             "both": ["elmo", "elmo_output"],
         }.get(name, [])
+
+
+def test_places_have_the_listener_of_the_config() -> None:
+    tuned = {"tok2vec.elmo.mix.layer_norm": True, "tok2vec.elmo.elmo_dropout": 0.2}
+    listener = made(Arm(name="tuned", base="elmo", settings=tuned))["components"]["ner"]["model"]["tok2vec"]["elmo"]
+    assert (listener["mix"]["layer_norm"], listener["elmo_dropout"]) == (True, 0.2)
+    for name, before in (("output", None), ("both", listener)):
+        arm = Arm(name="tuned", base="elmo", settings={**ARMS[name].settings, **tuned})
+        tok2vec = made(arm)["components"]["ner"]["model"]["tok2vec"]
+        assert tok2vec["elmo_output"] == listener
+        assert tok2vec["elmo"] == before
+        plain = made(ARMS[name])["components"]["ner"]["model"]["tok2vec"]["elmo_output"]
+        assert plain == made(ARMS["elmo"])["components"]["ner"]["model"]["tok2vec"]["elmo"]
+
+
+def test_steps_and_evaluations_fit_the_task(data: Path, bilm: Path, tmp_path: Path) -> None:
+    grid = downstream.Grid(options("--data", str(data), "--output", str(tmp_path), "--elmo", str(bilm)))
+    found = {}
+    for task in TASKS:
+        for share in (0.01, 0.1, 1.0):
+            config, _, notes = grid.prepare(downstream.Run(task, share, ARMS["elmo"], 2))
+            assert config["training"]["max_steps"] == notes["steps"]
+            assert notes["sample_seed"] == 2
+            found[task, share] = (notes["steps"], notes["steps"] / config["training"]["eval_frequency"])
+    assert found["conll", 0.1] == found["ewt", 0.1] == (3000, 10)
+    assert (found["wnut", 0.1], found["wnut", 1.0]) == ((1500, 10), (3000, 10))
+    assert (found["sst5", 0.1], found["sst5", 1.0]) == ((1000, 20), (2000, 20))
+    assert found["conll", 0.01] == (1500, 10)
+
+
+def test_a_folder_that_is_no_bilm_stops_the_grid_at_once(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    given = ["--data", str(data), "--output", str(tmp_path / "out"), "--elmo", str(tmp_path / "empty")]
+    with pytest.raises(SystemExit, match=r"^uniform: .*empty"):
+        downstream.main([*given, "--tasks", "conll", "--shares", "0.1", "--arms", "uniform", "--seeds", "1"])
+    assert not (tmp_path / "out" / "runs").exists()
 
 
 def test_a_transformer_takes_the_place_of_the_tok2vec() -> None:
@@ -222,7 +276,7 @@ def options(*given: str) -> argparse.Namespace:
 
 
 def test_order_and_number_of_runs() -> None:
-    runs = downstream.planned(options("--elmo", "bilm", "--arms", "spacy", "elmo"))
+    runs = downstream.planned(options("--elmo", "bilm", "--arms", "spacy", "elmo", "--all"))
     names = [run.name for run in runs]
     assert names[:3] == ["conll-0.1-spacy-0", "conll-0.1-elmo-0", "wnut-0.1-spacy-0"]
     assert names[8] == "conll-0.1-spacy-1"
@@ -239,13 +293,49 @@ def test_order_and_number_of_runs() -> None:
         "conll-0.1-transformer-0",
         "conll-1-transformer-0",
     ]
-    # A name lifts them.
+    # A name lifts them, but those of the transformer.
     runs = downstream.planned(options("--elmo", "bilm", "--arms", "top", "--tasks", "ewt", "--shares", "1"))
     assert [run.name for run in runs] == ["ewt-1-top-0", "ewt-1-top-1", "ewt-1-top-2"]
+    runs = downstream.planned(options("--transformer", "minilm", "--arms", "spacy", "transformer", "--seeds", "2"))
+    assert [run.name for run in runs if run.arm.name == "transformer"] == [
+        "conll-0.1-transformer-0",
+        "conll-1-transformer-0",
+    ]
+    with pytest.raises(SystemExit):
+        options("--transformer", "minilm", "--arms", "transformer", "--tasks", "wnut")
     with pytest.raises(SystemExit, match="pretrain needs --init-tok2vec"):
         downstream.planned(options("--arms", "pretrain"))
     with pytest.raises(SystemExit, match="there is no 'other'"):
         downstream.planned(options("--arms", "other"))
+
+
+def test_what_says_least_is_left_out() -> None:
+    given = ["--elmo", "bilm", "--adapted", "adapted/{task}", "--glove", "glove"]
+
+    def cells(*more: str) -> set[tuple[str, float, str, int]]:
+        return {(run.task, run.share, run.arm.name, run.seed) for run in downstream.planned(options(*given, *more))}
+
+    everything, usual = cells("--all"), cells()
+    left_out = everything - usual
+    assert usual < everything
+    assert {(task, arm) for task, share, arm, _ in left_out if share == 0.01} == {
+        (task, arm) for task in ("wnut", "ewt", "sst5") for arm in ("spacy", "elmo", "glove", "adapted")
+    }
+    assert {(task, arm) for task, share, arm, _ in left_out if share == 1.0} == {
+        (task, arm) for task in ("wnut", "ewt", "sst5") for arm in ("glove", "adapted")
+    }
+    assert {(task, arm) for task, share, arm, _ in left_out if share == 0.1} == {
+        *((task, "glove") for task in ("wnut", "ewt", "sst5")),
+        *(("conll", arm) for arm in ("top", "uniform", "output", "both")),
+    }
+    assert {seed for task, _, arm, seed in usual if arm == "both"} == {0, 1, 2}
+    # What is asked for by its name is not left out.
+    assert {task for task, share, *_ in cells("--shares", "0.01")} == set(TASKS)
+    named = cells("--arms", "glove", "adapted")
+    assert {(task, arm) for task, share, arm, _ in named if share == 1.0} == {
+        (task, arm) for task in TASKS for arm in ("glove", "adapted")
+    }
+    assert {task for task, share, *_ in named if share == 0.01} == {"conll"}
 
 
 # ------------------------------------------------------------------------------------------------------------- runs
@@ -290,11 +380,13 @@ def test_a_grid_runs_goes_on_and_reports(
 
     with pytest.raises(SystemExit, match="of other settings"):
         downstream.main([*given, "--arms", "elmo", "--seeds", "1", "--evaluations", "1"])
+    with own_output(out), pytest.raises(SystemExit, match="in use by another process"):
+        downstream.main([*given, "--arms", "elmo", "--seeds", "2"])
     downstream.main(["--output", str(out), "--report"])
     assert capsys.readouterr().out == printed.out
 
 
-def test_a_run_that_fails_is_named(data: Path, tmp_path: Path) -> None:
+def test_a_run_that_fails_is_named(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no spacy-transformers here\nexit 1\n")
     python.chmod(0o755)
@@ -305,6 +397,75 @@ def test_a_run_that_fails_is_named(data: Path, tmp_path: Path) -> None:
         downstream.main([*given, "--seeds", "1"])
     log = (tmp_path / "out" / "runs" / "conll-0.1-transformer-0" / "train.log").read_text()
     assert log == "no spacy-transformers here\n"
+    # What is done is reported all the same.
+    assert capsys.readouterr().out == ""
+    done = tmp_path / "out" / "results" / "conll-0.1-spacy-0.json"
+    done.parent.mkdir()
+    srsly.write_json(done, result_of("conll", 0.1, "spacy", 0, 70.0))
+    with pytest.raises(SystemExit, match="1 runs failed"):
+        downstream.main([*given, "--seeds", "1", "--speed"])
+    assert "| 10% | spacy | 1 | 70.0 | 70.0 |" in capsys.readouterr().out
+
+
+def test_a_run_ends_with_the_grid(data: Path, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho begun\ncat\necho ended\n")
+    python.chmod(0o755)
+    (tmp_path / "minilm").mkdir()
+    (tmp_path / "minilm" / "config.json").write_text("{}")
+    given = ["--data", str(data), "--output", str(tmp_path / "out"), "--transformer", str(tmp_path / "minilm")]
+    grid = downstream.Grid(options(*given, "--transformer-python", str(python)))
+    run = downstream.Run("conll", 0.1, ARMS["transformer"], 0)
+    config, paths, _ = grid.prepare(run)
+    process = grid._start(run, config, paths)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    assert process.stdin is not None
+    process.stdin.close()  # as it is when the process that holds it is killed
+    assert process.wait(30) == 0
+    assert (grid.folder(run) / "train.log").read_text() == "begun\nended\n"
+
+
+def test_text_that_is_timed_is_new(data: Path, bilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    splits = prepared(TASKS["conll"], data, tmp_path / "data", 1.0, 0)
+    config = config_of(ARMS["elmo"], TASKS["conll"], data=splits, material=bilm, steps=3, evaluations=1, seed=0)
+    init_nlp(config).to_disk(tmp_path / "elmo")
+    read: list[tuple[BiLM, int]] = []
+    encode = BiLM.encode
+
+    def counted(self: BiLM, sentences: list[list[str]], *args: Any, **kwargs: Any) -> Any:
+        if sentences:
+            read.append((self, sum(map(len, sentences))))
+        return encode(self, sentences, *args, **kwargs)
+
+    monkeypatch.setattr(BiLM, "encode", counted)
+    pipelines = {"elmo": str(tmp_path / "elmo")}
+    jobs, _ = downstream_worker.load(threads=1, pipelines=pipelines, test=str(splits["test"]))
+    assert [jobs["annotate"](pipeline="elmo")["amount"] for _ in range(2)] == [200, 200]
+    # In each round, after a word that is not timed, the biLM reads each of the four texts once; nor has it kept words.
+    assert [words for _, words in read] == [1, 20, 1, 20]
+    assert read[1][0] is not read[3][0]
+
+
+def test_a_pipeline_is_scored_with_what_lies_on_the_disk(
+    data: Path, bilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = prepared(TASKS["conll"], data, tmp_path / "data", 1.0, 0)
+    config = config_of(ARMS["elmo"], TASKS["conll"], data=splits, material=bilm, steps=1, evaluations=1, seed=0)
+    config["components"]["elmo"]["cache_dir"] = str(tmp_path / "cache")
+    config.to_disk(tmp_path / "config.cfg", interpolate=False)
+    first = downstream_worker.run(tmp_path / "config.cfg", tmp_path / "first", splits["test"])
+    read: list[list[str]] = []
+    encode = BiLM.encode
+
+    def counted(self: BiLM, sentences: list[list[str]], *args: Any, **kwargs: Any) -> Any:
+        read.extend(sentences)
+        return encode(self, sentences, *args, **kwargs)
+
+    monkeypatch.setattr(BiLM, "encode", counted)
+    second = downstream_worker.run(tmp_path / "config.cfg", tmp_path / "second", splits["test"])
+    assert read == []
+    assert second["test_scores"]["ents_f"] == first["test_scores"]["ents_f"]
 
 
 @pytest.mark.parametrize(("task", "arm"), [("wnut", "top"), ("ewt", "both"), ("sst5", "uniform")])
@@ -342,7 +503,8 @@ def test_pretrained_by_spacy_and_begun_with_that(
         text.write_text("The river bank was muddy. Nobody swims there.\n\nThe bank lent us money.\n" * 200)
         material.main(["tok2vec", "--raw", str(text), "--minutes", "0.02", "--output", str(path)])
         log = list(srsly.read_jsonl(path.with_suffix(".jsonl")))
-        assert log[-1]["nr_word"] > 500
+        assert log[-1]["words"] == log[-1]["nr_word"] > 500
+        assert log[-1]["minutes"] > 0.0199
     # Of no rate, training leaves it as it was.
     still = {"training.optimizer.learn_rate": 0.0, "training.optimizer.L2": 0.0}
     arm = Arm(name="still", base="pretrain", material="init_tok2vec", settings=still)
@@ -352,6 +514,60 @@ def test_pretrained_by_spacy_and_begun_with_that(
     assert len(found) > 10
     for trained, begun in zip(found, parameters(model.from_bytes(path.read_bytes())), strict=True):
         np.testing.assert_array_equal(trained, begun)
+
+
+def test_a_tok2vec_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"The river bank number {i} was muddy." for i in range(1000)))
+    path = tmp_path / "tok2vec.bin"
+    given = ["tok2vec", "--raw", str(text), "--minutes", "4", "--output", str(path)]
+    monkeypatch.setattr(material, "PART", 1.0)
+    ticks = itertools.count()  # of a clock by which a piece of text takes 0.6 seconds
+    monkeypatch.setattr(material, "time", SimpleNamespace(process_time=lambda: 0.6 * next(ticks)))
+    read = material.TimedText.__call__
+    begun: list[list[str]] = []
+    resumed: list[bytes] = []
+
+    def dies(self: material.TimedText, nlp: Any) -> Any:
+        for doc in read(self, nlp):
+            if self.part == 2:
+                raise KeyboardInterrupt
+            yield doc
+
+    def noted(self: material.TimedText, nlp: Any) -> Any:
+        for i, doc in enumerate(read(self, nlp)):
+            if i == 0:
+                begun.append([token.text for token in doc])
+            yield doc
+
+    with monkeypatch.context() as patch:
+        patch.setattr(material.TimedText, "__call__", dies)
+        with pytest.raises(KeyboardInterrupt):
+            material.main(given)
+    parts = material.parts_done(tmp_path / "tok2vec.bin.parts")
+    assert list(parts) == [0, 1]
+    kept = (tmp_path / "tok2vec.bin.parts" / "model1.bin").read_bytes()
+    with pytest.raises(SystemExit, match="of other settings"):
+        material.main([*given, "--minutes", "8"])
+    pretrain = material.pretrain
+
+    def spied(*args: Any, **kwargs: Any) -> None:
+        resumed.append(kwargs["resume_path"].read_bytes())
+        pretrain(*args, **kwargs)
+
+    monkeypatch.setattr(material, "pretrain", spied)
+    monkeypatch.setattr(material.TimedText, "__call__", noted)
+    material.main(given)
+    assert resumed == [kept]
+    log = list(srsly.read_jsonl(path.with_suffix(".jsonl")))
+    assert [line["epoch"] for line in log] == [0, 1, 2, 3]
+    assert [line["minutes"] for line in log] == sorted(line["minutes"] for line in log)
+    # It read on where it had stopped.
+    assert log[1]["words"] == parts[1]["words"]
+    assert log[2]["nr_word"] == log[2]["words"] - log[1]["words"] > 0
+    assert begun[0][:5] == ["The", "river", "bank", "number", str(log[1]["words"] // len(begun[0]))]
+    assert path.read_bytes() != kept
+    assert not (tmp_path / "tok2vec.bin.parts").exists()
 
 
 def test_static_vectors_of_words_and_their_pieces(data: Path, tmp_path: Path) -> None:
@@ -404,6 +620,7 @@ def test_adapted_to_the_words_of_a_task(data: Path, bilm: Path, tmp_path: Path) 
 def result_of(task: str, share: float, arm: str, seed: int, score: float) -> dict[str, Any]:
     values = {metric: score / 100 for metric in TASKS[task].metrics}
     run = {"task": task, "share": share, "arm": arm, "seed": seed, "mixes": [], "epochs": 2.0}
+    run["adapted"] = arm == "adapted"
     if arm == "elmo":
         place = "model.tok2vec.elmo"
         mix = {"component": "ner", "place": place, "weights": [0.2, 0.3 + seed / 10, 0.5 - seed / 10], "gamma": 1.5}
@@ -433,7 +650,7 @@ def test_the_report_of_made_up_results(tmp_path: Path, capsys: pytest.CaptureFix
         for arm, several in reversed(made_up.items())
         for seed, score in enumerate(several)
     ]
-    results.append(result_of("ewt", 0.1, "elmo", 0, 80.0))
+    results += [result_of("ewt", 0.1, arm, 0, score) for arm, score in (("elmo", 80.0), ("adapted", 81.0))]
     assert list(cells_of(results))[:4] == [
         Cell("conll", 0.01, "spacy"),
         Cell("conll", 0.01, "elmo"),
@@ -459,6 +676,8 @@ def test_the_report_of_made_up_results(tmp_path: Path, capsys: pytest.CaptureFix
     assert "| 10% | spacy | 2 | 69.0 ± 1.4 | 69.0 ± 1.4 |  |  |  | 3 | 1.5 |" in lines
     assert "| conll, F | 10% | normed | 2 | -1.0 ± 0.5 | -4% | worse |" in lines
     assert "| 10% | elmo | 1 | 80.0 | 80.0 |  |  |  | 3 | 1.0 |" in lines
+    assert "| 10% | adapted † | 1 | 81.0 | 81.0 |  |  |  | 3 | 1.0 |" in lines
+    assert [line.split(" has read ")[0] for line in lines if line.startswith("†")] == ["† The biLM"]
     assert "| conll | 10% | elmo | ner, input | 0.20 0.35 0.45 | 1.50 |" in lines
     assert "| conll | elmo | 1,000 | (900 - 1,200) |" in lines
 

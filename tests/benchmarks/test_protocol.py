@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -7,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from benchmarks.common import Peers, Row, Sample, measure
-from benchmarks.peers.protocol import Peer, PeerError
+from benchmarks.peers.protocol import ROOT, Peer, PeerError
 
 WORKER = "tests.benchmarks.echo_worker"
 
@@ -41,6 +42,18 @@ def test_a_job_that_takes_too_long_is_ended(peer: Peer) -> None:
     peer.timeout = 0.2
     with pytest.raises(PeerError, match="sleep: the process ended"):
         peer.call("sleep")
+
+
+def test_a_process_ends_with_the_one_that_holds_its_input() -> None:
+    code = "import time; from benchmarks.peers.protocol import end_with_parent\n"
+    code += "end_with_parent(); print('begun', flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        process.stdin.close()
+        assert process.wait(30) == 1
 
 
 @pytest.mark.parametrize(
