@@ -47,6 +47,11 @@ def _on_gpu(gates: Tensor) -> ModuleType | None:
     return fused()
 
 
+def _device_of(tensor: Tensor) -> torch.cuda.device:
+    """Makes the tensor's GPU the current one: Triton starts its kernels there, wherever their arguments are."""
+    return torch.cuda.device(tensor.get_device())
+
+
 def infer(gates: Tensor, cell: Tensor, squashed: Tensor, cell_clip: float | None) -> None:
     """One step without gradients.
 
@@ -103,7 +108,8 @@ def forward(gates: Tensor, before: Tensor, cell: Tensor, squashed: Tensor, cell_
     """
     kernels = _on_gpu(gates)
     if kernels is not None:
-        return kernels.forward(gates, before, cell, squashed, cell_clip)
+        with _device_of(gates):
+            return kernels.forward(gates, before, cell, squashed, cell_clip)
     extension = _extension()
     if extension is not None and extension.forward(torch.get_num_threads(), cell_clip, gates, before, cell, squashed):
         return
@@ -134,7 +140,8 @@ def backward(
     """
     kernels = _on_gpu(activations)
     if kernels is not None:
-        return kernels.backward(activations, before, cell, d_squashed, d_cell, d_gates, cell_clip)
+        with _device_of(activations):
+            return kernels.backward(activations, before, cell, d_squashed, d_cell, d_gates, cell_clip)
     extension = _extension()
     if extension is not None and extension.backward(
         torch.get_num_threads(), cell_clip, activations, before, cell, d_squashed, d_cell, d_gates

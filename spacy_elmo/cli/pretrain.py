@@ -22,13 +22,13 @@ def pretrain(
     """Pretrain a biLM from raw text. Values of the config can be changed: --training.max_steps 5000"""
     with clean_errors():
         from ..pretraining.config import load_config
-        from ..pretraining.distributed import joined_ranks
+        from ..pretraining.distributed import joined_ranks, launcher
         from ..pretraining.loop import pretrain as run
 
-        flags = ["--resume"] * resume
-        command = shlex.join(["python", "-m", "spacy", "elmo", "pretrain", str(config), str(output), *flags, *ctx.args])
-        with joined_ranks():
+        line = ["-m", "spacy", "elmo", "pretrain", str(config), str(output), *["--resume"] * resume, *ctx.args]
+        with joined_ranks() as ranks:
             loaded = load_config(config, config_overrides(ctx.args))
+            command = shlex.join([*launcher(ranks), *line])
             result = run(loaded, output, resume=resume, dry_run=dry_run, command=command)
     if result.stopped_by == signal.SIGINT:
         raise typer.Exit(130)  # as a shell reports it: what follows in a workflow must not run

@@ -32,11 +32,12 @@ def model_meta(
     seconds: float,
     initial: Mapping[str, Any] | None,
     command: str | None,
+    processes: int = 1,
 ) -> dict[str, Any]:
     """Where a model comes from: what ``meta.json`` holds.
 
     info: of the evaluation. seconds: of training. initial: the weights that the run went on from, and their scores.
-    command: the command line, if there was one.
+    command: the command line, if there was one. processes: how many trained it, now; each has a GPU of its own.
     """
     packages = {}
     for name in _PACKAGES:
@@ -61,15 +62,17 @@ def model_meta(
             "readers": read,
         },
         "initialize": dict(initial) if initial else None,
+        "precision": settings.training.precision,
+        "processes": processes,
         "command": command,
         "python": platform.python_version(),
         "packages": packages,
-        "hardware": hardware(bilm.device),
+        "hardware": hardware(bilm.device, processes),
     }
 
 
-def hardware(device: torch.device) -> dict[str, Any]:
-    """What the model is trained on: processor, cores, threads, GPU, system."""
+def hardware(device: torch.device, processes: int = 1) -> dict[str, Any]:
+    """What the model is trained on: processor, cores, threads, GPU, system, of this machine; number of GPUs, of all."""
     found = {
         "system": platform.platform(),
         "processor": _processor(),
@@ -78,6 +81,7 @@ def hardware(device: torch.device) -> dict[str, Any]:
     }
     if device.type == "cuda":
         found["gpu"] = torch.cuda.get_device_name(device)
+        found["gpus"] = processes
     return found
 
 
@@ -211,6 +215,11 @@ def _training(meta: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[tu
     rows = training["rows"] * training["accumulate"]
     yield "step", f"{rows} rows of {training['unroll_steps']} tokens"
     yield "time", f"{meta['seconds']:,.0f} s"
+    # What models of earlier versions do not tell is left out.
+    if "precision" in meta:
+        yield "precision", meta["precision"]
+    if meta.get("processes", 1) > 1:
+        yield "processes", str(meta["processes"])
     for name in ("objective", "optimizer"):
         block = config[name]
         settings = ", ".join(f"{key} {value}" for key, value in block.items() if not key.startswith("@"))
@@ -220,6 +229,7 @@ def _training(meta: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[tu
         yield "went on from", f"`{source['path']}` ({source['family']}, SHA-256 of the values {source['sha256'][:16]})"
     yield "command", f"`{meta['command']}`" if meta["command"] else "none: called from Python"
     cores = f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads"
-    yield "hardware", ", ".join([*([machine["gpu"]] if "gpu" in machine else []), cores, machine["system"]])
+    gpus = f"{machine['gpus']} x " if machine.get("gpus", 1) > 1 else ""
+    yield "hardware", ", ".join([*([f"{gpus}{machine['gpu']}"] if "gpu" in machine else []), cores, machine["system"]])
     packages = ", ".join(f"{name} {number}" for name, number in meta["packages"].items())
     yield "versions", f"spacy-elmo {meta['spacy_elmo']}, Python {meta['python']}, {packages}"

@@ -40,7 +40,7 @@ def data_report(settings: Settings, corpora: Corpora) -> DataReport:
         sentences_of_dev_in_train=dev_hashes.sentences.share_found(),
         documents_of_dev_in_train=dev_hashes.documents.share_found(),
         bytes_of_dev_only=np.flatnonzero(dev_bytes & ~train_bytes).tolist(),
-        epochs=settings.training.max_steps * settings.training.rows * settings.training.unroll_steps / train.words,
+        epochs=settings.training.max_steps * settings.training.step_rows * settings.training.unroll_steps / train.words,
         advice=[],
     )
     report.advice.extend(advice_on(report, settings, limit))

@@ -33,12 +33,17 @@ def device_of(gpu_id: int, ranks: Ranks) -> torch.device:
 
 @contextmanager
 def torch_state(threads: int, device: torch.device) -> Iterator[None]:
-    """Threads (0: torch's own number) and random state as the run needs them, and afterwards as they were before."""
+    """Threads (0: torch's own number), random state and GPU as the run needs them, and afterwards as they were before.
+
+    Its GPU is the current one meanwhile: there Triton starts kernels, wherever their tensors are.
+    """
     before = torch.get_num_threads()
     if threads:
         torch.set_num_threads(threads)
+    on_gpu = device.type == "cuda"
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        # -1: none is made the current one.
+        with torch.cuda.device(device if on_gpu else -1), torch.random.fork_rng(devices=[device] if on_gpu else []):
             yield
     finally:
         torch.set_num_threads(before)

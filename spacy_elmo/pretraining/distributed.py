@@ -24,12 +24,20 @@ from ..errors import ElmoError, PretrainingError
 
 # What torchrun sets for each process.
 RANK, WORLD_SIZE, LOCAL_RANK = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+MACHINES, LOCAL_SIZE = "GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE"
 
-# The others wait while the first rank encodes, evaluates and saves. One that dies is noticed at once all the same.
+# What is said on the CPU, through Gloo: there the others wait while the first rank encodes, evaluates and saves. One
+# that dies is noticed at once all the same.
 _PATIENCE = timedelta(days=2)
+# What goes between GPUs, through NCCL. All have it ready at about the same time, as they spoke on the CPU just before:
+# who waits longer waits for a rank that hangs, and nothing else would tell.
+_PATIENCE_OF_GPUS = timedelta(minutes=15)
 _TOLD = "spacy_elmo/told"  # the key in torch's store under which the first rank to tell an error says so
 _FIRST_TELLS = timedelta(seconds=2)
 _TIME_TO_TELL = 1.0  # seconds until another rank ends, whereupon torchrun ends the one that tells too
+
+# The group of NCCL, while `joined_ranks` has one. The first group, of Gloo, is for all else.
+_nccl: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +80,7 @@ class Ranks:
         """The mean over the ranks, the same numbers on each of them. May write to ``values``."""
         if self.size > 1:
             with _talking():
-                dist.all_reduce(values)
+                dist.all_reduce(values, group=_group_for(values))
             values /= self.size
         return values
 
@@ -91,7 +99,7 @@ class Ranks:
             return [tensor]
         parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self.size)]
         with _talking():
-            dist.all_gather(parts, tensor.contiguous())
+            dist.all_gather(parts, tensor.contiguous(), group=_group_for(tensor))
         return parts
 
     def agreed(self, value: Any) -> Any:
@@ -118,11 +126,15 @@ class Ranks:
 
     @contextmanager
     def one_a_machine_first(self) -> Iterator[None]:
-        """Let the first rank of each machine do the block alone, and then the others, who find its work done."""
-        if self.local:
+        """Let the first rank do the block alone, then the first one of each other machine, and then all others.
+
+        So each finds the work of those before it done, if it sees their disk.
+        """
+        before = 0 if self.first else 2 if self.local else 1
+        for _ in range(before):
             self.largest([0])
         yield
-        if not self.local:
+        for _ in range(2 - before):
             self.largest([0])
 
     def share_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -175,10 +187,12 @@ def joined_ranks() -> Iterator[Ranks]:
     """Join the processes that ``torchrun`` started, if it did; leave them at the end.
 
     Tensors on GPUs go through NCCL, those on the CPU through Gloo. Where an ElmoError ends the block on several ranks
-    all but one get the mark ``told``: the first rank's message, if it has one, is enough.
+    all but one get the mark ``told``: the first rank's message, if it has one, is enough. After an error the process is
+    to end: where there are GPUs, torch's groups are left as they are.
 
     RETURNS: who this process is. Raises PretrainingError if the others cannot be reached.
     """
+    global _nccl
     if dist.is_available() and dist.is_initialized():  # by a block around this one, or by the caller
         yield _ranks()
         return
@@ -186,17 +200,45 @@ def joined_ranks() -> Iterator[Ranks]:
         yield ALONE
         return
     try:
-        gpus = torch.cuda.is_available() and dist.is_nccl_available()
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=_PATIENCE)
+        gpus = _has_gpus()
+        dist.init_process_group("gloo", timeout=_PATIENCE)
+        _nccl = dist.new_group(backend="nccl", timeout=_PATIENCE_OF_GPUS) if gpus else None
     except (RuntimeError, ValueError, AttributeError) as error:
         raise PretrainingError(f"the processes that torchrun started cannot talk to each other: {error}") from error
     try:
-        yield _ranks()
-    except ElmoError as error:
-        error.told = _told_by_another()
+        ranks = _ranks()
+        yield ranks
+        ranks.largest([0])  # the first one may still be writing, longer than NCCL waits
+    except BaseException as error:
+        if isinstance(error, ElmoError):
+            error.told = _told_by_another()
+        # To end NCCL's group waits for the others, who do not come: they wait for this rank until its process is gone.
+        # What is left at the end of a process is aborted by torch, without the others.
+        if not gpus:
+            dist.destroy_process_group()
         raise
-    finally:
-        dist.destroy_process_group()
+    dist.destroy_process_group()
+    _nccl = None
+
+
+def launcher(ranks: Ranks) -> list[str]:
+    """How a command line of this process begins, up to ``-m``. What torchrun was told of where machines meet is left
+    out.
+    """
+    if ranks.size == 1:
+        return ["python"]
+    machines = int(os.environ.get(MACHINES, "1"))
+    where = ["--standalone"] if machines == 1 else ["--nnodes", str(machines)]
+    return ["torchrun", *where, "--nproc_per_node", os.environ.get(LOCAL_SIZE, str(ranks.size // machines))]
+
+
+def _has_gpus() -> bool:
+    return torch.cuda.is_available() and dist.is_nccl_available()
+
+
+def _group_for(tensor: Tensor) -> Any:
+    """The group through which a tensor goes. None is the first one, or the one that a caller made."""
+    return _nccl if tensor.is_cuda else None
 
 
 def _ranks() -> Ranks:

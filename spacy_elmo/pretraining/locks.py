@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +21,8 @@ def locked(path: Path, *, wait: str | None = None) -> Iterator[None]:
     What a killed process leaves is a file that nobody holds: the next one takes it.
 
     wait: what to print (to stderr, once) before waiting for another process that holds it; None: do not wait.
-    Raises BlockingIOError if another process holds it and ``wait`` is None; OSError if it cannot be made.
+    Raises BlockingIOError if another process holds it and ``wait`` is None; OSError if it cannot be made. Warns where
+    the file system has no locks: the block runs all the same.
     """
     file = _acquired(path, wait)
     try:
@@ -36,7 +38,7 @@ def _acquired(path: Path, wait: str | None) -> IO[bytes]:
     while True:
         file = path.open("ab")
         try:
-            _lock(file.fileno())
+            supported = _lock(file.fileno())
         except BlockingIOError:
             file.close()
             if wait is None:
@@ -47,6 +49,12 @@ def _acquired(path: Path, wait: str | None) -> IO[bytes]:
             time.sleep(_PAUSE)
             continue
         if os.fstat(file.fileno()).st_nlink:
+            if not supported:
+                warnings.warn(
+                    f"the file system of {path.parent} has no locks: nothing keeps apart processes that write there, "
+                    "so start one at a time",
+                    stacklevel=2,
+                )
             return file
         file.close()  # the one that held it removed it between our opening and our locking
 
@@ -54,19 +62,21 @@ def _acquired(path: Path, wait: str | None) -> IO[bytes]:
 if sys.platform == "win32":
     import msvcrt
 
-    def _lock(descriptor: int) -> None:
+    def _lock(descriptor: int) -> bool:
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except OSError as error:
             raise BlockingIOError(*error.args) from error
+        return True
 
 else:
     import fcntl
 
-    def _lock(descriptor: int) -> None:
+    def _lock(descriptor: int) -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
         except OSError:
-            pass  # a file system without locks: better to run than never to run there
+            return False  # a file system without locks: better to run than never to run there
+        return True

@@ -34,7 +34,7 @@ class PretrainingResult:
     """How a run ended.
 
     step (int): updates done, those before a resume included.
-    dev (Evaluation | None): perplexity or loss of the last evaluation; None if the run was not started (dry run).
+    dev (Evaluation | None): perplexity or loss of the last evaluation; None if there was none (dry run).
     best_step (int | None): the step of the model in ``model-best``.
     stopped_by (int | None): the signal that stopped the run early.
     stopped_early (bool): whether it ended before ``max_steps`` because it had ceased to get better.
@@ -69,7 +69,7 @@ def pretrain(
     command (str | None): the command line, for the model's card.
     Raises PretrainingError (wrong config; ``output`` in use, not to be written or with files of others; a resume that
     would not continue the run; a loss that is not finite; out of memory or disk), CorpusError for text that cannot be
-    read. SIGINT and SIGTERM save a checkpoint and end the run without an error.
+    read. SIGINT and SIGTERM save a checkpoint and end the run without an error, also in the midst of an evaluation.
     """
     stdout, stderr = stdout or sys.stdout, stderr or sys.stderr
     output = Path(output)
@@ -101,7 +101,7 @@ def pretrain(
 
         standing, state = begin(parts, earlier, weights, resume=resume)
         del weights  # their memory
-        if standing.is_over(task.training):
+        if standing.is_over(task.training) and not standing.evaluation_is_due(task.training):
             task.say(f"Nothing to do: {standing.step} of {task.training.max_steps} steps are done")
             return _finished(parts, standing)
         run = Run(parts, standing, state, earlier.checkpoint)
@@ -117,8 +117,16 @@ def _train(run: Run, signals: Sequence[int]) -> int:
     standing, task = run.standing, run.parts.task
     run.log_resumed()
     while True:
-        if standing.evaluation_is_due(task.training):
-            run.evaluate()
+        stopped_by = task.ranks.largest(signals[:1] or [0])[0]
+        if stopped_by:
+            run.save_checkpoint()
+            task.say(f"Stopped by signal {stopped_by} at step {standing.step}: go on with --resume")
+            return stopped_by
+        # Before an evaluation, which takes long and can fail. Whoever resumes from here evaluates first.
+        if run.checkpoint_is_due:
+            run.save_checkpoint()
+        if standing.evaluation_is_due(task.training) and not run.evaluate(signals):
+            continue  # a signal broke it off
         if standing.is_over(task.training):
             run.save_checkpoint()
             if standing.step < task.training.max_steps:
@@ -128,13 +136,6 @@ def _train(run: Run, signals: Sequence[int]) -> int:
                     f"step {best['step']}'s"
                 )
             return 0
-        stopped_by = task.ranks.largest(signals[:1] or [0])[0]
-        if stopped_by:
-            run.save_checkpoint()
-            task.say(f"Stopped by signal {stopped_by} at step {standing.step}: go on with --resume")
-            return stopped_by
-        if run.checkpoint_is_due:
-            run.save_checkpoint()
         run.take_step()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import PretrainingError, WeightsError
 from ..weights.files import replacing
-from .checkpoint import STATE_FILE, restore_folder, step_folders
+from .checkpoint import STATE_FILE, restore_folder, step_folder, step_folders
 from .locks import locked
 
 CHECKPOINTS = "checkpoints"
@@ -151,10 +151,13 @@ class LossesFile:
         self._file.close()
 
 
-def last_good_state(output: Path) -> str:
-    """What of a run is safe when it breaks, in words."""
+def last_good_state(output: Path, before: int | None = None) -> str:
+    """What of a run is safe when it breaks, in words. before: the step that is bad, whose checkpoint there may be."""
     found = step_folders(output / CHECKPOINTS)
-    return f"The last good state is kept in {found[0]}" if found else "There was no checkpoint yet"
+    bad = [] if before is None else [folder for folder in found if folder == step_folder(folder.parent, before)]
+    good = [folder for folder in found if folder not in bad]
+    kept = f"The last good state is kept in {good[0]}" if good else "There was no checkpoint yet"
+    return f"{kept}. Move {bad[0]}, which is not good, away before you resume" if bad else kept
 
 
 def write_evaluations(path: Path, evaluations: Sequence[Mapping[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -138,14 +138,16 @@ def evaluate(
     sentences: Sequence[Sequence[str]],
     *,
     batch_tokens: int = 4096,
+    between: Callable[[], object] | None = None,
 ) -> Evaluation:
     """Perplexity of a text, or its loss if that is all that the output layer has; of each sentence by itself.
 
     targets: what is predicted of each word. sentences, batch_tokens: see ``perplexity``.
+    between: called after each batch; what it raises ends the evaluation.
     Raises PretrainingError if there is no sentence, or none of its words has a vector.
     """
     ids = _ids_of(targets, sentences)
-    sums = _sentence_losses(bilm, layer, ids, sentences, batch_tokens)
+    sums = _sentence_losses(bilm, layer, ids, sentences, batch_tokens, between)
     forward, backward = math.fsum(sums[:, 0]), math.fsum(sums[:, 1])
     if layer.has_perplexity:
         n_targets = sum(len(sentence) + 1 for sentence in sentences)
@@ -278,12 +280,15 @@ def _sentence_losses(
     target_of: Mapping[str, int],
     sentences: Sequence[Sequence[str]],
     batch_tokens: int,
+    between: Callable[[], object] | None = None,
 ) -> np.ndarray:
     """Sums of the targets' losses of each sentence: (n, 2) float64, forward and backward."""
     sums = np.zeros((len(sentences), 2))
     for batch, losses in _target_losses(bilm, layer, target_of, sentences, batch_tokens):
         # One after the other: what pads a row cannot show in the last digit.
         sums[batch] = losses.cumsum(axis=2)[:, :, -1].T
+        if between is not None:
+            between()
     return sums
 
 

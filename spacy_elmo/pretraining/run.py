@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from spacy import Language
@@ -20,7 +20,7 @@ from .checkpoint import Checkpoint, keep_newest, replaced_folder, save_checkpoin
 from .config import nlp_settings
 from .loggers import LogStep
 from .output import BEST, CHECKPOINTS, EVALUATIONS, LAST, LOSSES, LossesFile, last_good_state, write_evaluations
-from .perplexity import evaluate
+from .perplexity import Evaluation, evaluate
 from .standing import Standing
 from .start import Parts
 from .step import TrainingStep
@@ -42,7 +42,6 @@ class Run:
         self.standing = standing
         self._task = parts.task
         self._state = state
-        self._saved_step = checkpoint.step if checkpoint is not None else 0
         self._step = TrainingStep(
             bilm=parts.bilm,
             softmax=parts.softmax,
@@ -53,12 +52,15 @@ class Run:
         )
         if checkpoint is not None:
             self._step.restore(checkpoint)
+        # What the newest checkpoint holds: steps and evaluations.
+        self._saved = self._done if checkpoint is not None else (0, -1)
         self._log: LogStep = _no_log
         self._losses: LossesFile | None = None
         # Since the last evaluation.
         self._recent: list[float] = []
         self._recent_seconds = 0.0
-        self._learn_rate: float | None = None
+        # Of the last update: an evaluation may come before the next one.
+        self._learn_rate: float | None = checkpoint.record.get("learn_rate") if checkpoint is not None else None
 
     @contextmanager
     def writing(self, losses: bytes) -> Iterator[None]:
@@ -79,20 +81,33 @@ class Run:
         if self.standing.info is not None:
             self._log({**self.standing.info, "resumed_at": self.standing.step})
 
-    def evaluate(self) -> None:
+    def evaluate(self, signals: Sequence[int]) -> bool:
         """Measure the dev text; keep, write and log the figures; save the model that has them, once it has learnt.
 
-        Raises PretrainingError for figures that are not finite.
+        signals: those received so far. One to the first rank breaks it off, and nothing is changed.
+        RETURNS: whether it was done. Raises PretrainingError for figures that are not finite.
         """
         parts, at, ranks = self.parts, self.standing, self._task.ranks
         sentences = parts.sentences
+
+        def go_on() -> None:
+            if signals:
+                raise _SignalReceived
+
         started = time.perf_counter()
+        dev: Evaluation | None = None
+        if ranks.first:
+            with suppress(_SignalReceived):
+                dev = evaluate(*self._step.shown, parts.targets, sentences, between=go_on)
         # The first rank measures, and from its figures all decide alike.
-        dev = ranks.agreed(evaluate(*self._step.shown, parts.targets, sentences) if ranks.first else None)
+        dev = ranks.agreed(dev)
+        if dev is None:
+            return False
         evaluating = time.perf_counter() - started
         if not math.isfinite(dev.joint):
-            kept = last_good_state(self._task.output)
+            kept = last_good_state(self._task.output, before=at.step)
             raise PretrainingError(f"the dev {dev.name} at step {at.step} is not finite. {kept}")
+        self._remove_old_checkpoints()
         self._step.evaluated(dev.score)
         scores = dev.scores()
         if self._learn_rate is not None:
@@ -107,6 +122,7 @@ class Run:
             self._save_model(LAST)
             if at.best["step"] == at.step:
                 self._save_model(BEST)
+        return True
 
     def _info(self, score: float, scores: Mapping[str, Any], evaluating: float) -> dict[str, Any]:
         """What a logger hears of an evaluation. evaluating: the seconds that it took."""
@@ -163,11 +179,20 @@ class Run:
     def checkpoint_is_due(self) -> bool:
         """Whether the time has come to save all."""
         step = self.standing.step
-        return step % self._task.training.checkpoint_frequency == 0 and step > self._saved_step
+        return step % self._task.training.checkpoint_frequency == 0 and step > self._saved[0]
+
+    @property
+    def _done(self) -> tuple[int, int]:
+        return self.standing.step, len(self.standing.evaluations)
 
     def save_checkpoint(self) -> None:
-        """Save all that the run needs to go on from here, and remove what is too old."""
+        """Save all that the run needs to go on from here, and remove what is too old.
+
+        Where an evaluation is to come nothing is removed yet: figures that are not finite say that this one is bad.
+        """
         parts, at, task = self.parts, self.standing, self._task
+        if self._saved == self._done:
+            return  # before an evaluation that a signal broke off
         if self._losses is not None:
             self._losses.sync()
         save_checkpoint(
@@ -184,15 +209,23 @@ class Run:
                 "corpora": parts.corpora.hashes,
                 "config": task.config,
                 "progress": self._step.record(),
+                "precision": task.training.precision,
+                "learn_rate": self._learn_rate,
                 "evaluations": at.evaluations,
                 "initial": at.initial,
             },
             more=self._step.tensors(),
             ranks=task.ranks,
         )
-        self._saved_step = at.step
-        if task.ranks.first:
-            keep_newest(task.output / CHECKPOINTS, at.step, task.training.keep)
+        self._saved = self._done
+        if not at.evaluation_is_due(task.training):
+            self._remove_old_checkpoints()
+
+    def _remove_old_checkpoints(self) -> None:
+        task = self._task
+        folder = task.output / CHECKPOINTS
+        if task.ranks.first and folder.is_dir():
+            keep_newest(folder, self.standing.step, task.training.keep)
 
     def _save_model(self, name: str) -> None:
         """Save the model to a folder in the output folder."""
@@ -208,6 +241,7 @@ class Run:
             seconds=at.seconds,
             initial=at.initial,
             command=task.command,
+            processes=task.ranks.size,
         )
         bilm, softmax = self._step.shown
         with replaced_folder(task.output / name) as new:
@@ -233,6 +267,10 @@ def _nlp_of(config: Config) -> Language:
     merged["training"]["score_weights"] = {}
     nlp.config = merged
     return nlp
+
+
+class _SignalReceived(Exception):
+    """Breaks off an evaluation."""
 
 
 def _no_log(info: dict[str, Any] | None) -> None:

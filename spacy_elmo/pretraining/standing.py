@@ -101,6 +101,12 @@ def begin(
     if weights is not None:
         weights.check(standing.initial)
     task.say(f"Resuming at step {standing.step}")
+    now, before = task.training.precision, checkpoint.record.get("precision")
+    if before not in (None, now):  # nothing of the versions that did not store it
+        task.say(
+            f"The steps before were made in {before}, those from here on are made in {now} (training.precision): "
+            f"--training.precision {before} goes on as it was"
+        )
     if standing.step and not earlier.losses:
         task.say(f"There is no {LOSSES} of the steps before: it begins here")
     return standing, state.rows(task.own_rows)

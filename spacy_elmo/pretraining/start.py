@@ -20,8 +20,10 @@ from .distributed import Ranks
 from .initialize import InitialWeights, initial_weights
 from .objectives import check_objective, initialize_output, output_layer, prediction_targets
 from .plan import make_plan
+from .precision import chosen_precision
 from .prepare import Corpora, dev_sentences, prepare_corpora
 from .streams import Stream
+from .text_files import STDIN
 from .vectors import Targets
 
 
@@ -29,7 +31,8 @@ from .vectors import Targets
 class Task:
     """What is to be done, checked as far as that goes without the text.
 
-    settings, config: the resolved config; [model] has the sizes of given weights, where there are any.
+    settings, config: the resolved config; [model] has the sizes of given weights, where there are any. A precision
+        "auto" is still one in ``config``; ``settings`` has what it means here.
     model_asked: [model] as the config had it.
     ranks, own_rows: the processes, and which rows of a step are this one's. device: where it trains.
     output: the folder. command: the command line, for the model's card. stdout, stderr: of this process.
@@ -65,10 +68,17 @@ def make_task(
     """
     settings, config = resolve(config)
     training = settings.training
+    if ranks.size > 1 and _reads_stdin(config["corpora"]):
+        raise PretrainingError(
+            f"{ranks.size} processes cannot share the standard input: put the text into a file, and give its path"
+        )
     own_rows = ranks.rows(training.rows, training.accumulate)
     device = device_of(settings.system.gpu_id, ranks)
     if training.precision == "float16" and device.type == "cpu":
         raise PretrainingError("training.precision float16 is for GPUs: on the CPU take bfloat16 or float32")
+    # Processors may differ: all do what the first one's can.
+    training = training.model_copy(update={"precision": ranks.agreed(chosen_precision(training.precision, device))})
+    settings = settings.model_copy(update={"training": training})
     check_objective(settings.objective)
     weights = initial_weights(settings.initialize)
     model_asked = config["model"]
@@ -92,8 +102,16 @@ def make_task(
     return task, weights
 
 
+def _reads_stdin(blocks: Mapping[str, Any]) -> bool:
+    """Whether one of these blocks of readers, or one inside them, has the standard input as its path."""
+    return blocks.get("path") == STDIN or any(
+        _reads_stdin(block) for block in blocks.values() if isinstance(block, Mapping)
+    )
+
+
 def read_corpora(task: Task) -> Corpora:
-    """Encode the task's text, or open what was encoded before: the first process of a machine, then the others.
+    """Encode the task's text, or open what was encoded before: the first process, then the first one of each other
+    machine, then all others.
 
     Raises what `prepare_corpora` does, and PretrainingError if the processes read different texts.
     """

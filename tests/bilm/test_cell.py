@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import ModuleType
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -517,6 +518,28 @@ loaded = ["spacy_elmo.bilm._cell" in sys.modules]
 print(*loaded, cell.compiled(), "spacy_elmo.bilm._cell" in sys.modules)
 """
     assert run_python(program, SPACY_ELMO_COMPILED="1") == "False True True"
+
+
+def test_kernels_start_on_the_gpu_of_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton starts them on the current one, wherever the tensors are."""
+    current, seen = [0], []
+
+    @contextmanager
+    def device(gpu: int) -> Iterator[None]:
+        current.append(gpu)
+        yield
+        current.pop()
+
+    def kernel(*arguments: object) -> None:
+        seen.append(current[-1])
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(cell_step, "_on_gpu", lambda gates: SimpleNamespace(forward=kernel, backward=kernel))
+    gates: Any = SimpleNamespace(get_device=lambda: 1)
+    ones = torch.ones(1, 1)
+    cell_step.forward(gates, ones, ones, ones, CLIP)
+    cell_step.backward(gates, ones, ones, ones, ones, ones, CLIP)
+    assert (current, seen) == ([0], [1, 1])
 
 
 def test_compiled_says_what_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:

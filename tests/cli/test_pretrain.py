@@ -25,6 +25,12 @@ def test_overrides_reach_the_run(model: Path) -> None:
     assert len((model.parent / "losses.jsonl").read_text().splitlines()) == 4
 
 
+def test_the_command_line_is_on_the_card(model: Path) -> None:
+    command = json.loads((model / "meta.json").read_text(encoding="utf8"))["command"]
+    assert command.startswith("python -m spacy elmo pretrain ")
+    assert "--training.rows 4" in command
+
+
 def test_dry_run(call: Call, arguments: Arguments, tmp_path: Path) -> None:
     result = call(*arguments("pretrain", tmp_path / "out", training__max_steps=7), "--dry-run")
     assert result.exit_code == 0, result.output

@@ -6,11 +6,13 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 import spacy
 import torch
+from thinc.api import Config
 
 from spacy_elmo import __version__
-from spacy_elmo.pretraining.card import hardware
+from spacy_elmo.pretraining.card import hardware, model_card
 from spacy_elmo.pretraining.loop import pretrain
 
 from .conftest import MakeConfig
@@ -56,6 +58,22 @@ def test_what_was_not_called_from_a_command_line_says_so(toy_config: MakeConfig,
     pretrain(toy_config(training__max_steps=1), tmp_path / "out", stdout=io.StringIO(), stderr=io.StringIO())
     card = (tmp_path / "out" / "model-last" / "README.md").read_text(encoding="utf8")
     assert cells(card)["command"] == ["none: called from Python"]
+
+
+def test_gpus_are_counted(monkeypatch: pytest.MonkeyPatch, toy_config: MakeConfig, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA X")
+    found = hardware(torch.device("cuda:1"), 3)
+    assert (found["gpu"], found["gpus"]) == ("NVIDIA X", 3)
+    pretrain(toy_config(training__max_steps=1), tmp_path / "out", stdout=io.StringIO(), stderr=io.StringIO())
+    folder = tmp_path / "out" / "model-last"
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf8"))
+    config = Config().from_disk(folder / "pretrain.cfg")
+    card = cells(model_card({**meta, "processes": 3, "hardware": found}, config))
+    assert card["processes"] == ["3"]
+    assert card["hardware"][0].startswith("3 x NVIDIA X, ")
+    # What an earlier version saved.
+    old = {key: value for key, value in meta.items() if key not in ("processes", "precision")}
+    assert not {"processes", "precision"} & set(cells(model_card(old, config)))
 
 
 def test_hardware_is_named() -> None:

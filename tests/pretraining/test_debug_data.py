@@ -65,6 +65,8 @@ def test_counts_and_lengths(toy_config: MakeConfig, tmp_path: Path) -> None:
     assert report.vocabulary == 5
     assert report.oov == {"train": 3 / 8, "dev": 1 / 2}
     assert report.epochs == 40 * 4 * 6 / 8
+    split = report_on(toy_config, tmp_path, train, [["a zz"]], max_words=5, training__rows=2, training__accumulate=3)
+    assert split.epochs == 40 * (2 * 3) * 6 / 8
     assert 0xC3 not in text.unseen_bytes
     assert text.unseen_bytes[:2] == [0x21, 0x22]
     assert report.bytes_of_dev_only == [ord("z")]

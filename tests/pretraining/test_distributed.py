@@ -12,22 +12,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import spacy
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from spacy_elmo.bilm.softmax import FullSoftmax
 from spacy_elmo.errors import PretrainingError
+from spacy_elmo.pretraining import distributed
 from spacy_elmo.pretraining.checkpoint import load_checkpoint
 from spacy_elmo.pretraining.config import resolve
-from spacy_elmo.pretraining.distributed import ALONE, Ranks, joined_ranks
+from spacy_elmo.pretraining.distributed import ALONE, Ranks, joined_ranks, launcher
 from spacy_elmo.pretraining.loop import PretrainingResult, pretrain
 from spacy_elmo.pretraining.prepare import prepare_corpora
 from spacy_elmo.pretraining.streams import Stream
@@ -387,6 +391,129 @@ def test_alone_nothing_is_exchanged() -> None:
         assert ranks.each(tensor) == [tensor]
         assert ranks.agreed(tensor) is tensor
         assert ranks.copied({"a": tensor})["a"] is tensor
+
+
+def joined_as_with_gpus(broken_rank: int | None) -> dict[str, Any]:
+    """Join as where there are GPUs. Gloo takes NCCL's place."""
+    groups: list[tuple[str, timedelta]] = []
+    ended: list[bool] = []
+    new_group, destroy = dist.new_group, dist.destroy_process_group
+
+    def make(backend: str, timeout: timedelta) -> Any:
+        groups.append((backend, timeout))
+        return new_group(backend="gloo", timeout=timeout)
+
+    def end() -> None:
+        ended.append(True)
+        destroy()
+
+    patch = pytest.MonkeyPatch()  # this process is forked, and ends soon
+    patch.setattr(distributed, "_has_gpus", lambda: True)
+    patch.setattr(dist, "new_group", make)
+    patch.setattr(dist, "destroy_process_group", end)
+    mean, own, error = math.nan, False, ""
+    try:
+        with joined_ranks() as ranks:
+            mean = ranks.mean(torch.tensor([float(ranks.rank)])).item()
+            on_gpu: Any = SimpleNamespace(is_cuda=True)
+            own = distributed._group_for(on_gpu) is not None and distributed._group_for(torch.ones(1)) is None
+            if ranks.rank == broken_rank:
+                raise PretrainingError("broken")
+    except PretrainingError as raised:
+        error = str(raised)
+    return {"groups": groups, "mean": mean, "own group": own, "ended": len(ended), "error": error}
+
+
+def test_gpus_have_a_group_of_their_own_that_waits_minutes_not_days() -> None:
+    wanted = {"groups": [("nccl", timedelta(minutes=15))], "mean": 0.5, "own group": True, "ended": 1, "error": ""}
+    assert on_ranks(2, joined_as_with_gpus, None) == [wanted] * 2
+
+
+def test_an_error_leaves_the_groups_of_gpus_as_they_are_and_ends_all() -> None:
+    """To end NCCL's group waits for the others, and these wait for the one with the error."""
+    first, second = on_ranks(2, joined_as_with_gpus, 1)
+    assert second["error"] == "broken"
+    assert first["error"].startswith("one of the processes ended, or cannot be reached")
+    assert first["ended"] == second["ended"] == 0
+
+
+def leave(file: Path) -> bool:
+    with joined_ranks() as ranks:
+        if ranks.first:
+            time.sleep(0.5)
+            file.write_text("done", encoding="utf8")
+    return file.exists()
+
+
+def test_nobody_leaves_before_the_first_has_done_all(tmp_path: Path) -> None:
+    assert on_ranks(2, leave, tmp_path / "file") == [True, True]
+
+
+def take_turns(file: Path) -> None:
+    os.environ["LOCAL_RANK"] = str(int(os.environ["RANK"]) % 2)  # two machines
+    with joined_ranks() as ranks, ranks.one_a_machine_first():
+        for what in ("begins", "ends"):
+            with file.open("a", encoding="utf8") as lines:
+                lines.write(f"{ranks.rank} {what}\n")
+            time.sleep(0.2)
+
+
+def test_the_first_encodes_then_one_on_each_other_machine_then_the_others(tmp_path: Path) -> None:
+    """Two that encode at once into a cache which they share, on a file system without locks, would spoil it."""
+    assert on_ranks(4, take_turns, tmp_path / "lines") == [None] * 4
+    lines = (tmp_path / "lines").read_text(encoding="utf8").splitlines()
+    assert lines[:4] == ["0 begins", "0 ends", "2 begins", "2 ends"]
+    assert sorted(lines[4:]) == ["1 begins", "1 ends", "3 begins", "3 ends"]
+
+
+STDIN = {"@readers": "spacy-elmo.RawText.v1", "path": "-"}
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"corpora__train": STDIN},
+        {"corpora__dev": {"@readers": "spacy-elmo.Mix.v1", "sources": {"piped": STDIN}, "weights": {"piped": 1.0}}},
+    ],
+    ids=["train", "in a mix"],
+)
+def test_the_standard_input_is_refused(toy_config: MakeConfig, tmp_path: Path, overrides: dict[str, Any]) -> None:
+    first, second = on_ranks(2, train, toy_config(**overrides), tmp_path / "out")
+    assert str(first).startswith("2 processes cannot share the standard input: put the text into a file")
+    assert (first.told, second.told) == (False, True)
+    assert not (tmp_path / "out").exists()
+
+
+def train_with_units_on_the_first(config: Any, output: Path) -> PretrainingResult:
+    units = os.environ["RANK"] == "0"
+    patch = pytest.MonkeyPatch()  # this process is forked, and ends soon
+    patch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": units}, raising=False)
+    return train(config, output)
+
+
+def test_all_multiply_in_the_precision_of_the_first(toy_config: MakeConfig, tmp_path: Path) -> None:
+    for asked in ("auto", "bfloat16"):
+        config = toy_config(training__precision=asked, training__max_steps=4)
+        for result in on_ranks(2, train_with_units_on_the_first, config, tmp_path / asked):
+            assert isinstance(result, PretrainingResult), result
+    assert losses_of(tmp_path / "auto") == losses_of(tmp_path / "bfloat16")
+
+
+def test_the_card_has_the_number_of_processes(toy_config: MakeConfig, tmp_path: Path) -> None:
+    train_on(2, toy_config(training__max_steps=2), tmp_path)
+    folder = tmp_path / "model-last"
+    assert json.loads((folder / "meta.json").read_text(encoding="utf8"))["processes"] == 2
+    assert "\n| processes | 2 |\n" in (folder / "README.md").read_text(encoding="utf8")
+
+
+def test_the_command_line_is_that_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert launcher(ALONE) == ["python"]
+    assert launcher(Ranks(size=3)) == ["torchrun", "--standalone", "--nproc_per_node", "3"]
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert launcher(Ranks(size=8)) == ["torchrun", "--nnodes", "2", "--nproc_per_node", "4"]
 
 
 # ------------------------------------------------------------------------------------------------------------ torchrun

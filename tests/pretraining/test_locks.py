@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import errno
+import os
+import re
 import subprocess
 import sys
 import threading
@@ -42,6 +45,19 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
     assert path.exists()
     with locked(path):
         pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no flock")
+def test_a_file_system_without_locks_is_said_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    path, done = tmp_path / "lock", False
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.warns(UserWarning, match=f"file system of {re.escape(str(tmp_path))} has no locks"), locked(path):
+        done = True
+    assert done
+    assert not path.exists()
 
 
 def test_waiting_is_said_once_and_one_holds_it_at_a_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

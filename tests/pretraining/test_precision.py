@@ -13,6 +13,7 @@ import torch
 
 from spacy_elmo.errors import PretrainingError
 from spacy_elmo.pretraining import precision
+from spacy_elmo.pretraining.checkpoint import load_checkpoint, step_folder
 from spacy_elmo.pretraining.loop import pretrain
 from spacy_elmo.pretraining.precision import (
     chosen_precision,
@@ -204,6 +205,31 @@ def test_auto_is_bfloat16_where_the_processor_has_units(
     assert chosen_precision("auto", cpu) == ("bfloat16" if units else "float32")
     assert chosen_precision("float32", cpu) == "float32"
     assert chosen_precision("bfloat16", cpu) == "bfloat16"
+
+
+def test_what_auto_became_is_stored_and_a_resume_elsewhere_says_so(
+    toy_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out"
+
+    def go_on(units: bool, steps: int) -> tuple[str, dict[str, Any]]:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": units}, raising=False)
+        stdout = io.StringIO()
+        config = toy_config(training__max_steps=steps, training__precision="auto", training__schedule="constant")
+        pretrain(config, output, resume=True, stdout=stdout, stderr=io.StringIO())
+        return stdout.getvalue(), load_checkpoint(step_folder(output / "checkpoints", steps)).record
+
+    text, record = go_on(True, 2)
+    assert "steps before" not in text
+    assert (record["precision"], record["config"]["training"]["precision"]) == ("bfloat16", "auto")
+    assert json.loads((output / "model-last" / "meta.json").read_text(encoding="utf8"))["precision"] == "bfloat16"
+    assert "\n| precision | bfloat16 |\n" in (output / "model-last" / "README.md").read_text(encoding="utf8")
+    text, record = go_on(False, 4)
+    assert "The steps before were made in bfloat16, those from here on are made in float32" in text
+    assert "--training.precision bfloat16" in text
+    assert record["precision"] == "float32"
+    text, _ = go_on(False, 5)
+    assert "steps before" not in text
 
 
 @pytest.mark.parametrize(("units", "same"), [(True, "bfloat16"), (False, "float32")])

@@ -11,6 +11,7 @@ import torch
 
 from spacy_elmo.bilm.model import BiLM
 from spacy_elmo.pretraining.config import Settings, load_config, resolve
+from spacy_elmo.pretraining.distributed import Ranks
 from spacy_elmo.pretraining.loop import pretrain
 
 NAMES = ("tiny", "small", "medium", "original")
@@ -31,6 +32,19 @@ def test_each_is_complete_and_says_what_it_costs(root: Path, name: str) -> None:
     assert f"configs/pretrain-{name}.cfg" in text  # its own command
 
 
+def test_the_original_reads_the_benchmark_as_it_lies_there(root: Path) -> None:
+    """A sentence a line, its words cut already: neither a tokenizer nor a rule for sentences has a say."""
+    _, config = resolve(load_config(root / "configs" / "pretrain-original.cfg"))
+    for name, path in (("train", "assets/1-billion-word/train/*.txt"), ("dev", "assets/1-billion-word/heldout.txt")):
+        block = config["corpora"][name]
+        assert (block["@readers"], block["path"]) == ("spacy-elmo.RawText.v1", path)
+        assert (block["line"], block["pretokenized"]) == ("sentence", True)
+    # Its rows are shared by three processes, as its comment has it.
+    settings, _ = preset(root, "original", **{"training.rows": 384, "training.accumulate": 1})
+    assert settings.training.step_rows == preset(root, "original")[0].training.step_rows
+    assert Ranks(rank=2, size=3, local=2).rows(settings.training.rows, 1) == slice(256, 384)
+
+
 def test_the_original_is_the_papers(root: Path) -> None:
     settings, config = preset(root, "original")
     training = settings.training
@@ -42,8 +56,6 @@ def test_the_original_is_the_papers(root: Path) -> None:
     sampled = {"@misc": "spacy-elmo.sampled_softmax.v1", "n_samples": 8192}
     assert config["objective"] == {**sampled, "tie_weights": False, "unigram_bias": False}
     assert config["vocabulary"]["max_words"] == 793_471
-    paths = load_config(root / "configs" / "pretrain-original.cfg")["corpora"]["train"]
-    assert paths["@readers"] == "spacy-elmo.RawText.v1"
 
 
 # The published sizes; of "small" the character filters are fewer.
