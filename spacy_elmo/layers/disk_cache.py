@@ -85,7 +85,7 @@ class DiskCache:
     """
 
     def __init__(self, folder: Path | str, limit_mb: int, model: bytes) -> None:
-        self.folder = Path(folder).expanduser()
+        self.folder = Path(folder)
         self.limit_mb = limit_mb
         self._name = model
         self._lock = threading.RLock()
@@ -156,7 +156,8 @@ class DiskCache:
                 return
             try:
                 db = self._db = self._db or self._open()
-            except (OSError, ValueError, sqlite3.Error) as error:  # ValueError: no path, or names that are no UTF-8
+            except (OSError, ValueError, RuntimeError, sqlite3.Error) as error:
+                # ValueError: no path, or names that are no UTF-8. RuntimeError: "~" where nobody has a home.
                 self._failed(error, "opening")
                 return
             try:
@@ -171,6 +172,7 @@ class DiskCache:
                 raise
 
     def _open(self) -> sqlite3.Connection:
+        self.folder = self.folder.expanduser()
         self.folder.mkdir(parents=True, exist_ok=True)
         numbers = {name: int(found[1]) for name in os.listdir(self.folder) if (found := _FILE.fullmatch(name))}
         self._number = max([self._number, *numbers.values()])

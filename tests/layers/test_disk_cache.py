@@ -256,6 +256,15 @@ def test_a_folder_that_cannot_be_made_is_told_once(tmp_path: Path) -> None:
                 assert read(cache, [i]) == set()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there a home can be guessed for any name")
+def test_a_home_of_nobody_is_told_once_and_not_before_it_is_needed() -> None:
+    cache = DiskCache("~no-such-user/cache", 10, MODEL)
+    with told_once("vectors are not kept in cache_dir = '~no-such-user/cache': "):
+        for i in range(3):
+            cache.write(arrays([i]))
+            assert read(cache, [i]) == set()
+
+
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="the superuser may write anywhere")
 def test_a_file_that_may_only_be_read_is_read(tmp_path: Path) -> None:
     DiskCache(tmp_path, 10, MODEL).write(arrays(range(5)))
