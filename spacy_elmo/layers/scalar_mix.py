@@ -90,7 +90,12 @@ def forward(
                 d_gamma += (d_y * mixed).sum()
                 d_s += gamma * (x.reshape((x.shape[0], -1)) @ d_y.reshape((-1,)))
             model.inc_grad("gamma", d_gamma)
-            model.inc_grad("scalars", s * (d_s - (s * d_s).sum()) + 2.0 * model.attrs["l2"] * raw)
+            d_raw: Any = s * (d_s - (s * d_s).sum())
+            # Once a batch, in however many parts an update takes it (accumulate_gradient): with the first gradient
+            # after a step of the optimizer, which leaves zeros.
+            if not (model.has_grad("scalars") and ops.xp.any(model.get_grad("scalars"))):
+                d_raw = d_raw + 2.0 * model.attrs["l2"] * raw
+            model.inc_grad("scalars", d_raw)
         d_layers = [(gamma * s)[:, None, None] * d_y[None] for d_y in d_outputs]
         if normalise:
             d_layers = [
