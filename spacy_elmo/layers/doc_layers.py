@@ -123,11 +123,21 @@ class DocLayers:
         self._lock = threading.Lock()
         self._disk: DiskCache | None = None
         self._disk_version = 0
-        self._pending: dict[Key, _Pending] = {}
+        self.discard()
         self._given: dict[int, tuple[weakref.ref[np.ndarray], int, bytes]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        derived = ("_memo", "_memo_bytes", "_memo_version", "_lock", "_pending", "_given", "_disk", "_disk_version")
+        derived = (
+            "_memo",
+            "_memo_bytes",
+            "_memo_version",
+            "_lock",
+            "_disk",
+            "_disk_version",
+            "_pending",
+            "_due",
+            "_given",
+        )
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -204,15 +214,18 @@ class DocLayers:
             return list(self.predict(bilm, docs)), ignore_gradient
         spans = self._spans(docs)
         keys = [self._key(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
-        todo = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key not in self._pending}.values())
+        known = {key: one for key in keys if (one := self._pending.get(key)) is not None}
+        todo = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key not in known}.values())
         outputs = self._compute_with_graph(bilm, [docs[i] for i in todo], [spans[i] for i in todo])
         for i, output in zip(todo, outputs, strict=True):
-            self._pending[keys[i]] = _Pending(output)
-        pending = [self._pending[key] for key in keys]
+            known[keys[i]] = self._pending[keys[i]] = _Pending(output)
+        pending = [known[key] for key in keys]
 
         def backprop(d_layers: Sequence[Any]) -> None:
-            for one, d in zip(pending, d_layers, strict=True):
-                one.add(d)
+            for key, one, d in zip(keys, pending, d_layers, strict=True):
+                if self._pending.get(key) is one:  # its graph is there still
+                    one.add(d)
+                    self._due[key] = one
 
         return [to_xp(one.output.detach()) for one in pending], backprop
 
@@ -221,8 +234,8 @@ class DocLayers:
 
         RETURNS: the sum of squares of those gradients, 0.0 when there were none.
         """
-        pairs = [(one.output, one.gradient) for one in self._pending.values() if one.gradient is not None]
-        self._pending = {}
+        pairs = [(one.output, one.gradient) for one in self._due.values() if one.gradient is not None]
+        self.discard()
         pairs = [(output, gradient) for output, gradient in pairs if output.requires_grad]
         if not pairs:
             return 0.0
@@ -265,7 +278,10 @@ class DocLayers:
 
     def discard(self) -> None:
         """Drop gradients that wait: the weights they belong to go."""
-        self._pending = {}
+        # Layers that were given out live as long as whoever may send a gradient for them, and on once one has come: a
+        # pass without a way back, such as that of a rehearsal's first model, leaves nothing behind.
+        self._pending: weakref.WeakValueDictionary[Key, _Pending] = weakref.WeakValueDictionary()
+        self._due: dict[Key, _Pending] = {}
 
     def set_frozen(self, frozen: bool) -> None:
         """Freeze the biLM, and drop the gradients that wait for it, or let it learn from the next update on."""
