@@ -36,6 +36,8 @@ Backprop = Callable[[Sequence[Any]], None]
 CACHE_DISK_MB = 10_000
 # Rows of a Doc that are moved at once to make room for white space.
 ROWS_PER_MOVE = 4096
+# Of this program: numbers of processes come again, in containers above all.
+_PROGRAM = os.urandom(8)
 
 
 class DocLayers:
@@ -88,9 +90,7 @@ class DocLayers:
         self.text = checked_text_form(text)
         self.cache_dir = cache_dir
         self.cache_disk_mb = cache_disk_mb
-        # Texts come again: set by training, and by which process.
-        self.trains = False
-        self._trained_by = 0
+        self._trained_by: tuple[bytes, int] | None = None
         self._forget()
 
     def config(self) -> dict[str, Any]:
@@ -144,10 +144,19 @@ class DocLayers:
         self.__dict__.update(state)
         self._forget()
 
+    @property
+    def trains(self) -> bool:
+        """Whether texts come again: this process has begun to train. Its children have not, nor who unpickles this."""
+        return self._trained_by == (_PROGRAM, os.getpid())
+
+    @property
+    def keeps(self) -> bool:
+        """Whether arrays that ``predict`` has given may be kept here too."""
+        return bool(self._memo)
+
     def begin_training(self) -> None:
         """From now on texts come again: what is computed is kept."""
-        self.trains = True
-        self._trained_by = os.getpid()
+        self._trained_by = (_PROGRAM, os.getpid())
 
     def predict(self, bilm: BiLM, docs: Sequence[Doc], *, remember: bool = False) -> list[np.ndarray]:
         """The layers of each Doc, from the memo or the disk where they have them.
@@ -191,7 +200,7 @@ class DocLayers:
     def _disk_of(self, bilm: BiLM, version: int) -> DiskCache | None:
         """What is kept on disk for these weights. None without ``cache_dir``, for a biLM that trains, and outside of
         training: children of a process that trains (``nlp.pipe(n_process=2)``) do not touch it."""
-        if self.cache_dir is None or not self.frozen or not self.trains or self._trained_by != os.getpid():
+        if self.cache_dir is None or not self.frozen or not self.trains:
             return None
         from .disk_cache import DiskCache, model_name
 

@@ -376,7 +376,7 @@ class Elmo(TrainablePipe):
                 kept = layers.mean(axis=0, dtype=np.float32).astype(layers.dtype, copy=False)
             else:
                 # What is on a Doc is its own: not the memo's, nor that of the same text elsewhere in the batch.
-                kept = layers.copy() if self.doc_layers.trains or id(layers) in given else layers
+                kept = layers.copy() if self.doc_layers.keeps or id(layers) in given else layers
                 given.add(id(layers))
                 self.doc_layers.give(version, doc, kept)
             store_layers(doc, self.name, kept)
@@ -406,6 +406,7 @@ class Elmo(TrainablePipe):
         bilm = self.loaded_bilm
         for component, listener in self._listeners_by_component():
             set_widths(listener, bilm, component)
+        # The components that listen are initialized with the first training texts, which come again in every epoch.
         self.doc_layers.begin_training()
 
     def update(

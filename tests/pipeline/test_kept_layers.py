@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import pickle
 import sqlite3
 import subprocess
 import sys
@@ -488,3 +490,21 @@ def test_two_pipes_share_a_folder(bilm: BiLM, tmp_path: Path, read: Read) -> Non
     for one, name in zip(first, ("one", "two"), strict=True):
         np.testing.assert_array_equal(again._.elmo.of(name).layers, one)
     assert read.words == 0
+
+
+def test_a_pickle_in_another_program_has_not_begun_to_train(bilm: BiLM, tmp_path: Path) -> None:
+    doc_layers = with_cache(bilm, tmp_path / "cache").get_pipe("elmo").doc_layers
+    assert doc_layers.trains
+    assert copy.deepcopy(doc_layers).trains
+    (tmp_path / "pickle").write_bytes(pickle.dumps(doc_layers))
+    # In containers the first process has the number 1 everywhere.
+    code = """
+import os, pickle, sys
+from pathlib import Path
+
+os.getpid = lambda: int(sys.argv[2])
+print(pickle.loads(Path(sys.argv[1]).read_bytes()).trains)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "pickle"), str(os.getpid())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.stdout.strip() == "False", done.stderr
