@@ -120,6 +120,7 @@ class DocLayers:
         self._memo: OrderedDict[Key, np.ndarray] = OrderedDict()
         self._memo_bytes = 0
         self._memo_version = 0
+        self._held = _Held()
         self._lock = threading.Lock()
         self._disk: DiskCache | None = None
         self._disk_version = 0
@@ -131,6 +132,7 @@ class DocLayers:
             "_memo",
             "_memo_bytes",
             "_memo_version",
+            "_held",
             "_lock",
             "_disk",
             "_disk_version",
@@ -152,16 +154,18 @@ class DocLayers:
     @property
     def keeps(self) -> bool:
         """Whether arrays that ``predict`` has given may be kept here too."""
-        return bool(self._memo)
+        return bool(self._memo or self._held.arrays)
 
     def begin_training(self) -> None:
         """From now on texts come again: what is computed is kept."""
         self._trained_by = (_PROGRAM, os.getpid())
 
-    def predict(self, bilm: BiLM, docs: Sequence[Doc], *, remember: bool = False) -> list[np.ndarray]:
+    def predict(self, bilm: BiLM, docs: Sequence[Doc], *, hold: bool = False) -> list[np.ndarray]:
         """The layers of each Doc, from the memo or the disk where they have them.
 
-        remember: keep in the memo what it did not have, as always in training.
+        In training they are kept in the memo.
+        hold: where some are new, keep those of all Docs, whatever their size, until this thread holds others: listeners
+            ask for them next.
         RETURNS: (L + 1, n_tokens, 2P) of ``dtype`` on the CPU. Arrays may be shared: do not write into them.
         """
         spans = self._spans(docs)
@@ -174,8 +178,10 @@ class DocLayers:
         found = self._computed_or_read(bilm, version, [docs[i] for i in todo], [spans[i] for i in todo])
         for i, array in zip(todo, found, strict=True):
             known[keys[i]] = array
-            if remember or self.trains:
+            if self.trains:
                 self._remember(version, keys[i], array)
+        if hold and todo:
+            self._held.version, self._held.arrays = version, known
         return [known[key] for key in keys]
 
     def _computed_or_read(
@@ -353,7 +359,9 @@ class DocLayers:
             found = {key: self._memo[key] for key in keys if key in self._memo}
             for key in found:
                 self._memo.move_to_end(key)
-            return found
+        if self._held.version == version:
+            found |= {key: self._held.arrays[key] for key in keys if key in self._held.arrays}
+        return found
 
     def _remember(self, version: int, key: Key, array: np.ndarray) -> None:
         limit = self.cache_mb * 10**6
@@ -365,6 +373,14 @@ class DocLayers:
             while self._memo_bytes > limit:
                 _, old = self._memo.popitem(last=False)
                 self._memo_bytes -= old.nbytes
+
+
+class _Held(threading.local):
+    """The layers of the batch that was computed last, of each thread its own: others annotate other texts meanwhile."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.arrays: dict[Key, np.ndarray] = {}
 
 
 class _Pending:

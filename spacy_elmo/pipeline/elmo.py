@@ -322,8 +322,8 @@ class Elmo(TrainablePipe):
         """What a listener asks: the layers of Docs.
 
         listener: who asks, in training.
-        RETURNS: (L + 1, n_tokens, 2P) of each Doc, from the Doc where it has them, else from the memo, else computed;
-            and a callback that takes a gradient of the same shape for each.
+        RETURNS: (L + 1, n_tokens, 2P) of each Doc, from the Doc where it has them, else from what is kept, else
+            computed; and a callback that takes a gradient of the same shape for each.
         """
         bilm = self.loaded_bilm
         if is_train:
@@ -334,8 +334,8 @@ class Elmo(TrainablePipe):
         layers = [self.doc_layers.given(version, doc, stored(doc, self.name)) for doc in docs]
         missing = [i for i, array in enumerate(layers) if array is None]
         if missing:
-            remember = self.store != "layers"
-            computed = self.doc_layers.predict(bilm, [docs[i] for i in missing], remember=remember)
+            hold = self.store != "layers"
+            computed = self.doc_layers.predict(bilm, [docs[i] for i in missing], hold=hold)
             for i, array in zip(missing, computed, strict=True):
                 layers[i] = array
         return layers, ignore_gradient
@@ -361,8 +361,8 @@ class Elmo(TrainablePipe):
         """The layers (L + 1, n_tokens, 2P) of each Doc, on the CPU."""
         docs = list(docs)
         # What is not kept on the Doc as layers, a listener will ask for.
-        remember = self.store != "layers" and bool(self.listener_map)
-        return self.doc_layers.predict(self.loaded_bilm, docs, remember=remember)
+        hold = self.store != "layers" and bool(self.listener_map)
+        return self.doc_layers.predict(self.loaded_bilm, docs, hold=hold)
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[np.ndarray]) -> None:
         """Keep on each Doc what ``store`` says."""
