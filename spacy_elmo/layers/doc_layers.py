@@ -406,17 +406,29 @@ def to_xp(tensor: Tensor) -> Any:
 
 
 def prepare_child_process(bilm: BiLM) -> None:
-    """In a child process (``nlp.pipe(n_process=2)``): one torch thread, and no GPU.
+    """In a child process (``nlp.pipe(n_process=2)``): one torch thread, and no GPU. In any forked process: one thread.
 
     A child forked from a process whose torch threads have run waits for them for ever when it starts its own.
     Raises ElmoError on a GPU.
     """
-    if multiprocessing.parent_process() is None:
-        return
-    if bilm.device.type == "cuda":
+    is_child = multiprocessing.parent_process() is not None
+    if is_child and bilm.device.type == "cuda":
         raise ElmoError("elmo runs on a GPU in one process only: use nlp.pipe(..., n_process=1), or the CPU")
-    if torch.get_num_threads() != 1:
+    if (is_child or _forked) and torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+
+
+# Whether this process was forked with this module in it, by whomever: web servers fork too, once all is loaded.
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _is_offsets(pair: object) -> bool:
