@@ -198,6 +198,8 @@ class Elmo(TrainablePipe):
         self.listener_map: dict[str, list[Model[Any, Any]]] = {}
         # Listeners that have asked for layers to train since the last update; None: this pipe is not being updated.
         self._asked: set[int] | None = None
+        # What `finish_update` has passed back since the last update, which tells of it.
+        self._passed_back = 0.0
 
     # Weights
 
@@ -350,7 +352,7 @@ class Elmo(TrainablePipe):
             return False
         if id(listener) in self._asked:
             self._asked = None
-            self.doc_layers.flush()
+            self._passed_back += self.doc_layers.flush()
             return False
         self._asked.add(id(listener))
         return True
@@ -417,13 +419,17 @@ class Elmo(TrainablePipe):
         sgd: Optimizer | None = None,
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
-        """Nothing of its own to learn: with ``frozen = false``, pass back what the listeners have sent since."""
+        """Nothing of its own to learn: with ``frozen = false``, pass back what the listeners have sent since.
+
+        Its loss is the sum of squares of all that was passed back since the last update.
+        """
         losses = {} if losses is None else losses
         losses.setdefault(self.name, 0.0)
         validate_examples(examples, "Elmo.update")
         self.doc_layers.begin_training()
         if not self.frozen:
-            losses[self.name] += self.doc_layers.flush()
+            losses[self.name] += self._passed_back + self.doc_layers.flush()
+            self._passed_back = 0.0
             self._asked = set()
             if sgd is not None:
                 self.finish_update(sgd)
@@ -435,7 +441,7 @@ class Elmo(TrainablePipe):
     def finish_update(self, sgd: Optimizer) -> None:
         """Apply the gradients of all listeners; a frozen biLM stays as it is."""
         if not self.frozen:
-            self.doc_layers.flush()
+            self._passed_back += self.doc_layers.flush()
             self.model.finish_update(sgd)
 
     def add_label(self, label: str) -> int:
