@@ -22,7 +22,7 @@ from ..bilm.matmul import PRECISIONS, Precision
 from ..errors import ElmoError, WeightsError
 from ..layers.bilm_model import find_bilm, set_bilm, set_lr_factor
 from ..layers.doc_layers import CACHE_DISK_MB, Backprop, DocLayers, ignore_gradient
-from ..layers.listener import LISTENER, allow_replacing, connect, is_initialized, listeners_in, set_widths
+from ..layers.listener import SETTINGS, allow_replacing, connect, is_initialized, listeners_in, set_widths
 from ..layers.span_getters import SpanGetter
 from ..text_forms import TextForm
 from ..weights import builtin_model, load_bilm
@@ -306,7 +306,7 @@ class Elmo(TrainablePipe):
         if not isinstance(model, Model):
             return
         for listener in listeners_in(model):
-            if listener.attrs[LISTENER] not in ("*", self.name):
+            if listener.attrs[SETTINGS].upstream not in ("*", self.name):
                 continue
             before = connect(listener, self, component.name)
             if isinstance(before, Elmo) and before is not self:
