@@ -7,6 +7,7 @@ initialisation, training, evaluation and prediction alike, annotated Docs or not
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
@@ -36,6 +37,8 @@ KEPT_OPTIONS = ("mix", "elmo_dropout", "projection")
 class Upstream(Protocol):
     """What a listener needs of its `elmo` pipe."""
 
+    name: str
+
     @property
     def loaded_bilm(self) -> BiLM:
         """The biLM, or the built-in one; an error where there is none."""
@@ -47,8 +50,10 @@ class Upstream(Protocol):
 
 
 class Link:
-    """A listener's way to its `elmo` pipe. It is set when the pipeline is put together and never serialised.
+    """A listener's way to its `elmo` pipe. It is set when the pipeline is put together and is in no file.
 
+    It does not keep the pipe alive: a listener whose pipe was removed, or left behind in another pipeline, is connected
+    to nothing, as it will be when it is loaded. A pickle does keep it: of the listening component alone too.
     A copy of a pipeline is linked to the copy's own `elmo`; a copy of the listener alone (spaCy makes one to rehearse)
     stays linked to the same one.
 
@@ -56,12 +61,26 @@ class Link:
     """
 
     def __init__(self, upstream: Upstream | None = None, component: str = "") -> None:
-        self.upstream = upstream
+        self._upstream = None if upstream is None else weakref.ref(upstream)
+        self._pickled: Upstream | None = None
         self.component = component
         self.fresh = False
 
+    @property
+    def upstream(self) -> Upstream | None:
+        """The `elmo` pipe, if there is one."""
+        return None if self._upstream is None else self._upstream()
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
-        return Link(memo.get(id(self.upstream), self.upstream), self.component)
+        upstream = self.upstream
+        return Link(memo.get(id(upstream), upstream), self.component)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_upstream": None, "_pickled": self.upstream}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._upstream = None if self._pickled is None else weakref.ref(self._pickled)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,8 +271,8 @@ def mix_layers(
 
 def _upstream(model: Model[Any, Any]) -> Upstream:
     upstream = cast("Link", model.attrs[LINK]).upstream
-    if upstream is None:
-        wanted = model.attrs[SETTINGS].upstream
+    wanted = model.attrs[SETTINGS].upstream
+    if upstream is None or wanted not in ("*", upstream.name):  # it may have got another name since
         which = "no `elmo` component" if wanted == "*" else f"no `elmo` component named '{wanted}'"
         raise ElmoError(
             f"an ElmoListener is connected to nothing: there is {which} before its component in the pipeline. "

@@ -168,9 +168,11 @@ def test_settings_can_be_changed_when_a_pipeline_is_loaded(bilm: BiLM, tmp_path:
     """thinc's files brought the old values back, and the config had the new ones all the same."""
     nlp = tagger(bilm, steps=20, elmo_dropout=0.5, mix={"@architectures": "spacy-elmo.ScalarMix.v1", "l2": 0.5})
     nlp.to_disk(tmp_path)
+    kept: list[Any] = []  # a listener does not keep its `elmo` alive
 
     def loaded(**settings: Any) -> tuple[Any, Any]:
         nlp: Any = spacy.load(tmp_path, config={"components": {"tagger": {"model": {"tok2vec": settings}}}})
+        kept.append(nlp)
         (one,) = nlp.get_pipe("elmo").listeners
         return nlp, one
 
