@@ -305,7 +305,7 @@ class DocLayers:
             self.discard()
 
     def _compute(self, bilm: BiLM, docs: Sequence[Doc], spans: Sequence[Offsets]) -> list[np.ndarray]:
-        prepare_child_process(bilm)
+        prepare_child_process(on_gpu=bilm.device.type == "cuda")
         layers, width = bilm.config.n_layers + 1, bilm.config.width
         arrays = [torch.zeros(layers, len(doc), width, device=bilm.device, dtype=torch.float32) for doc in docs]
         sentences: list[list[str]] = []
@@ -333,7 +333,7 @@ class DocLayers:
     def _compute_with_graph(self, bilm: BiLM, docs: Sequence[Doc], spans: Sequence[Offsets]) -> list[Tensor]:
         if not docs:
             return []
-        prepare_child_process(bilm)
+        prepare_child_process(on_gpu=bilm.device.type == "cuda")
         read = [readable_words(doc, offsets, self.text) for doc, offsets in zip(docs, spans, strict=True)]
         encoded = iter(bilm([words for spans in read for words, _ in spans], self.state, max_length=self.max_length))
         outputs = []
@@ -405,14 +405,14 @@ def to_xp(tensor: Tensor) -> Any:
     return torch2xp(tensor)
 
 
-def prepare_child_process(bilm: BiLM) -> None:
+def prepare_child_process(*, on_gpu: bool) -> None:
     """In a child process (``nlp.pipe(n_process=2)``): one torch thread, and no GPU. In any forked process: one thread.
 
     A child forked from a process whose torch threads have run waits for them for ever when it starts its own.
     Raises ElmoError on a GPU.
     """
     is_child = multiprocessing.parent_process() is not None
-    if is_child and bilm.device.type == "cuda":
+    if is_child and on_gpu:
         raise ElmoError("elmo runs on a GPU in one process only: use nlp.pipe(..., n_process=1), or the CPU")
     if (is_child or _forked) and torch.get_num_threads() != 1:
         torch.set_num_threads(1)

@@ -20,8 +20,8 @@ from ..bilm import BiLM
 from ..bilm.encode import CACHE_WORDS
 from ..bilm.matmul import PRECISIONS, Precision
 from ..errors import ElmoError, WeightsError
-from ..layers.bilm_model import find_bilm, set_bilm, set_lr_factor
-from ..layers.doc_layers import CACHE_DISK_MB, Backprop, DocLayers, ignore_gradient
+from ..layers.bilm_model import find_bilm, on_gpu, set_bilm, set_lr_factor
+from ..layers.doc_layers import CACHE_DISK_MB, Backprop, DocLayers, ignore_gradient, prepare_child_process
 from ..layers.listener import SETTINGS, allow_replacing, connect, is_initialized, listeners_in, set_widths
 from ..layers.span_getters import SpanGetter
 from ..text_forms import TextForm
@@ -213,7 +213,7 @@ class Elmo(TrainablePipe):
         """The biLM. While there is none, the built-in one of the pipeline's language is taken.
 
         Raises ElmoConfigError, naming the ways to bring weights, where there is none; WeightsError for a built-in one
-        that is broken, or offered by several packages.
+        that is broken, or offered by several packages; ElmoError in a child process that would take it to a GPU.
         """
         bilm = self.bilm
         if bilm is None:
@@ -234,6 +234,8 @@ class Elmo(TrainablePipe):
                 f"[initialize.components.{self.name}] of the config and call nlp.initialize(). (A component in "
                 "frozen_components is not initialized: source it from a pipeline that has weights.)"
             )
+        # Loading computes: torch has to be ready for it in a child process that has not computed yet.
+        prepare_child_process(on_gpu=on_gpu())
         path = offered.path()
         with offered.named_in_errors():
             bilm = load_bilm(path)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -225,6 +228,48 @@ def test_processes_that_start_without_weights(offering: Offering, folder: Path) 
     nlp.add_pipe("elmo")
     for doc in nlp.pipe([TEXT] * 4, n_process=2, batch_size=1):
         np.testing.assert_allclose(doc._.elmo.layers, expected(folder), atol=1e-6)
+
+
+WARM_PARENT = """
+import multiprocessing, sys
+import spacy, torch
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
+    multiprocessing.set_start_method("fork")
+    torch.set_num_threads(2)
+    for _ in range(10):
+        torch.ones(2_000_000).half().float().sum()  # torch's threads have run
+    nlp = spacy.blank("xx")
+    nlp.add_pipe("elmo")
+    docs = list(nlp.pipe([f"Text number {i} ." for i in range(8)], n_process=2, batch_size=2))
+    print([doc._.elmo.layers.shape == (3, 4, 128) for doc in docs].count(True), nlp.get_pipe("elmo").bilm)
+"""
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="fork is not to be used on this platform")
+def test_a_child_of_a_warm_parent_loads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for ever for the threads of its parent, before it had computed anything."""
+    large = random_bilm(lstm_dim=512, projection_dim=64)  # loading it takes several threads where there are some
+    save_bilm(large, tmp_path / "large", dtype="float16")
+    install(tmp_path, monkeypatch, LANG, tmp_path / "large")
+    (site,) = tmp_path.glob("site-*")
+    script = tmp_path / "script.py"
+    script.write_text(WARM_PARENT, encoding="utf8")
+    command = [sys.executable, str(script), str(site)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["8", "None"]
+
+
+def test_a_child_process_takes_none_to_a_gpu(offering: Offering, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
+    monkeypatch.setattr("spacy_elmo.pipeline.elmo.on_gpu", lambda: True)
+    nlp = blank(LANG)
+    nlp.add_pipe("elmo")
+    with pytest.raises(ElmoError, match="one process only"):
+        nlp(TEXT)
+    assert offering.calls == 0
 
 
 def test_other_languages_say_which_there_are(offering: Offering) -> None:
