@@ -27,7 +27,7 @@ from ..layers.span_getters import SpanGetter
 from ..text_forms import TextForm
 from ..weights import builtin_model, load_bilm
 from ..weights.builtin import offered_names
-from .config_error import ElmoConfigError
+from .config_error import ElmoConfigError, config_errors
 from .doc_elmo import drop, register_extensions, set_vector_hooks, stored
 from .doc_elmo import store as store_layers
 from .mixes import Mix, mixes_in
@@ -212,14 +212,16 @@ class Elmo(TrainablePipe):
     def loaded_bilm(self) -> BiLM:
         """The biLM. While there is none, the built-in one of the pipeline's language is taken.
 
-        Raises ElmoConfigError, naming the ways to bring weights, where there is none; WeightsError for a built-in one
-        that is broken, or offered by several packages; ElmoError in a child process that would take it to a GPU.
+        Raises ElmoConfigError where there is none, naming the ways to bring weights; for a built-in one that is broken,
+        offered by several packages, or of another shape than a listening component was initialized for; and in a child
+        process that would take it to a GPU.
         """
         bilm = self.bilm
         if bilm is None:
             with _LOADING:
                 if self.bilm is None:
-                    self._take_builtin()
+                    with config_errors():
+                        self._take_builtin()
                 bilm = self.bilm
             assert bilm is not None
         return bilm
@@ -403,13 +405,12 @@ class Elmo(TrainablePipe):
         Raises ElmoConfigError when there are none at all, or these cannot be taken.
         """
         if weights:
-            try:
+            with config_errors(f"[initialize.components.{self.name}] weights: "):
                 self.load_weights(weights)
-            except ElmoError as error:
-                raise ElmoConfigError(f"[initialize.components.{self.name}] weights: {error}") from error
         bilm = self.loaded_bilm
-        for component, listener in self._listeners_by_component():
-            set_widths(listener, bilm, component)
+        with config_errors():
+            for component, listener in self._listeners_by_component():
+                set_widths(listener, bilm, component)
         # The components that listen are initialized with the first training texts, which come again in every epoch.
         self.doc_layers.begin_training()
 

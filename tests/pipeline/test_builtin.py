@@ -16,11 +16,15 @@ import numpy as np
 import pytest
 import spacy
 import torch
+from spacy.cli import app
+from spacy.tokens import DocBin, Span
 from spacy.training import Example
+from typer.testing import CliRunner
 
 from spacy_elmo import BiLM, ElmoError, load_bilm, save_bilm
 from spacy_elmo.errors import WeightsError
 from spacy_elmo.layers.bilm_model import random_bilm
+from spacy_elmo.pipeline.config_error import ElmoConfigError
 from tests.pipeline.toys import blank, examples, getter, listener, ner_config, tagger_config, with_elmo
 from tests.weights.offering import Offering, install
 
@@ -302,3 +306,38 @@ def test_a_broken_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     nlp.add_pipe("elmo")
     with pytest.raises(WeightsError, match=rf"^built-in weights '{LANG}' of the package acme-elmo: .*no_such_module"):
         nlp(TEXT)
+
+
+def test_what_is_wrong_with_them_is_an_error_of_the_config(
+    offering: Offering, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such errors are one message of `spacy train`, others a traceback."""
+    nlp = blank(LANG)
+    nlp.add_pipe("elmo").load_weights(random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4]], char_dim=2))
+    nlp.add_pipe("tagger", config=tagger_config(listener()))
+    nlp.initialize(getter(nlp))
+    nlp.to_disk(tmp_path / "pipeline")
+    (tmp_path / "pipeline" / "elmo" / "model").write_bytes(blank_model())
+    again: Any = spacy.load(tmp_path / "pipeline")
+    with pytest.raises(ElmoConfigError, match="^component 'tagger' was initialized for"):
+        again.initialize(getter(again))
+    install(tmp_path, monkeypatch, LANG, folder, package="other-elmo")
+    with pytest.raises(ElmoConfigError, match=f"^built-in weights '{LANG}' are offered by several packages"):
+        again.initialize(getter(again))
+
+
+def test_spacy_train_says_in_one_message_that_a_package_is_broken(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, LANG, "", code="import no_such_module")
+    doc = blank(LANG).make_doc("Ann sees us .")
+    doc.ents = [Span(doc, 0, 1, "PER")]
+    DocBin(docs=[doc]).to_disk(tmp_path / "train.spacy")
+    paths = [f"--paths.{name}={tmp_path / 'train.spacy'}" for name in ("train", "dev")]
+    result = CliRunner().invoke(app, ["train", str(root / "configs" / "ner_elmo.cfg"), *paths, "--nlp.lang", LANG])
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+    said = " ".join(result.output.split())
+    assert "The weights of ELMo" in said
+    assert said.count("of the package acme-elmo: ") == 1
