@@ -101,7 +101,8 @@ class BiLMShim(Shim):
 
     def from_bytes(self, data: bytes) -> BiLMShim:
         """The inverse of ``to_bytes``. Raises WeightsError for other bytes."""
-        self.bilm = bilm_from_bytes(data) if data else None
+        with torch.inference_mode(False):  # it may be trained later
+            self.bilm = bilm_from_bytes(data) if data else None
         return self
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from spacy.language import Language
 from spacy.pipeline import TrainablePipe
 from spacy.tokens import Doc
@@ -220,7 +221,7 @@ class Elmo(TrainablePipe):
         if bilm is None:
             with _LOADING:
                 if self.bilm is None:
-                    with config_errors():
+                    with config_errors(), torch.inference_mode(False):  # they may be trained later
                         self._take_builtin()
                 bilm = self.bilm
             assert bilm is not None
