@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import spacy
 import torch
-from thinc.api import Model, Optimizer, get_torch_default_device, torch2xp, xp2torch
+from thinc.api import CupyOps, Model, Optimizer, get_current_ops, get_torch_default_device, torch2xp, xp2torch
 from thinc.shims import Shim
 from thinc.types import Floats3d, FloatsXd
 
@@ -101,7 +101,8 @@ class BiLMShim(Shim):
 
     def from_bytes(self, data: bytes) -> BiLMShim:
         """The inverse of ``to_bytes``. Raises WeightsError for other bytes."""
-        self.bilm = bilm_from_bytes(data) if data else None
+        with torch.inference_mode(False):  # it may be trained later
+            self.bilm = bilm_from_bytes(data) if data else None
         return self
 
 
@@ -221,3 +222,8 @@ def torch_device() -> torch.device:
     """thinc's device, but never Apple's: its LSTM steps are slower than the CPU's and lack float64."""
     device = get_torch_default_device()
     return torch.device("cpu") if device.type == "mps" else device
+
+
+def on_gpu() -> bool:
+    """Whether biLMs go to a GPU here. (To ask for the device begins CUDA, which a forked process may not.)"""
+    return isinstance(get_current_ops(), CupyOps)

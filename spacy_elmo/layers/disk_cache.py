@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import sqlite3
@@ -41,6 +42,8 @@ _PAGE = 16384  # bytes; measured: rows of some 40 KB are written twice as fast a
 _LARGEST = 2**28  # bytes of a text's layers that are kept: SQLite takes up to 10**9, and copies them
 _NAME_BYTES = 16
 _PATIENCE = 5.0  # seconds of waiting for another process that writes
+_IN_USE = 3600.0  # seconds after its last use for which a biLM keeps what it has
+_NOTED = 60.0  # seconds after which a further use is noted
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS models (id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, used REAL NOT NULL)",
@@ -77,15 +80,16 @@ class DiskCache:
 
     folder: made when it is first used. limit_mb: bound of all that lies there, in MB (10**6 bytes). model: the name of
     the biLM (``model_name``). Where there is no more room, what other biLMs have left goes first, the one that was not
-    used for the longest time before the others; then nothing more is written: to drop a text of this one for another of
-    this one would help no epoch.
+    used for the longest time before the others, but for those that were used within the last hour: two that run at the
+    same time would take each other's room for ever. Then nothing more is written: to drop a text of this one for
+    another of this one would help no epoch.
 
     Whatever is wrong is told by a warning, once: the folder cannot be made or written to, the disk is full, the limit
     is reached, another process does not let go of the file, it is damaged (another is then begun in its place).
     """
 
     def __init__(self, folder: Path | str, limit_mb: int, model: bytes) -> None:
-        self.folder = Path(folder).expanduser()
+        self.folder = Path(folder)
         self.limit_mb = limit_mb
         self._name = model
         self._lock = threading.RLock()
@@ -93,6 +97,7 @@ class DiskCache:
         self._path = self.folder
         self._model = -1
         self._number = 1
+        self._noted = 0.0
         self._usable = self._writes = True
         self._rebuilt = False
         _caches.add(self)
@@ -128,6 +133,7 @@ class DiskCache:
                 found[name] = np.frombuffer(data, dtype=dtype).reshape(shape).copy()
 
         self._transaction("BEGIN", work)
+        self._note_use()
         return found
 
     def write(self, arrays: Mapping[bytes, np.ndarray]) -> None:
@@ -156,7 +162,8 @@ class DiskCache:
                 return
             try:
                 db = self._db = self._db or self._open()
-            except (OSError, ValueError, sqlite3.Error) as error:  # ValueError: no path, or names that are no UTF-8
+            except (OSError, ValueError, RuntimeError, sqlite3.Error) as error:
+                # ValueError: no path, or names that are no UTF-8. RuntimeError: "~" where nobody has a home.
                 self._failed(error, "opening")
                 return
             try:
@@ -171,6 +178,7 @@ class DiskCache:
                 raise
 
     def _open(self) -> sqlite3.Connection:
+        self.folder = self.folder.expanduser()
         self.folder.mkdir(parents=True, exist_ok=True)
         numbers = {name: int(found[1]) for name in os.listdir(self.folder) if (found := _FILE.fullmatch(name))}
         self._number = max([self._number, *numbers.values()])
@@ -202,7 +210,7 @@ class DiskCache:
             db.execute("BEGIN IMMEDIATE")
             for table in _TABLES:
                 db.execute(table)
-            now = time.time()
+            now = self._noted = time.time()
             db.execute(
                 "INSERT INTO models (name, used) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET used = ?",
                 (self._name, now, now),
@@ -211,7 +219,7 @@ class DiskCache:
             (own,) = db.execute("SELECT id FROM models WHERE name = ?", (self._name,)).fetchone()
             too_much = self._used(db) - self.limit_mb * 10**6
             if too_much > 0:
-                self._remove(db, too_much, [*self._others(db, own), own])
+                self._remove(db, too_much, [*self._others(db, own, math.inf), own])
             db.execute("COMMIT")
             if too_much > 0:
                 # As a script: it gives rows of no columns, after the first of which a cursor would stop.
@@ -224,10 +232,22 @@ class DiskCache:
                 raise
             self._stop_writing(str(error))
 
+    def _note_use(self) -> None:
+        """Note that this biLM is in use still, once a minute; where that cannot be, there is no writing either."""
+        now = time.time()
+        if now - self._noted < _NOTED:
+            return
+        self._noted = now
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("UPDATE models SET used = ? WHERE id = ?", (now, self._model))
+
+        self._transaction("BEGIN IMMEDIATE", work)
+
     def _has_room(self, db: sqlite3.Connection, size: int) -> bool:
         """Whether so many bytes find room, after what other biLMs have left was removed if there is need."""
         missing = self._used(db) + size - self.limit_mb * 10**6
-        return missing <= 0 or self._remove(db, missing, self._others(db, self._model))
+        return missing <= 0 or self._remove(db, missing, self._others(db, self._model, time.time() - _IN_USE))
 
     @staticmethod
     def _used(db: sqlite3.Connection) -> int:
@@ -237,8 +257,10 @@ class DiskCache:
         return (pages - free) * size
 
     @staticmethod
-    def _others(db: sqlite3.Connection, own: int) -> list[int]:
-        return [model for (model,) in db.execute("SELECT id FROM models WHERE id != ? ORDER BY used", (own,))]
+    def _others(db: sqlite3.Connection, own: int, before: float) -> list[int]:
+        """The other biLMs that were not used since then, the longest unused first."""
+        found = db.execute("SELECT id FROM models WHERE id != ? AND used < ? ORDER BY used", (own, before))
+        return [model for (model,) in found]
 
     def _remove(self, db: sqlite3.Connection, size: int, models: list[int]) -> bool:
         """Remove rows of these biLMs until so many bytes are free. RETURNS: whether they are."""

@@ -36,6 +36,8 @@ Backprop = Callable[[Sequence[Any]], None]
 CACHE_DISK_MB = 10_000
 # Rows of a Doc that are moved at once to make room for white space.
 ROWS_PER_MOVE = 4096
+# Of this program: numbers of processes come again, in containers above all.
+_PROGRAM = os.urandom(8)
 
 
 class DocLayers:
@@ -88,9 +90,7 @@ class DocLayers:
         self.text = checked_text_form(text)
         self.cache_dir = cache_dir
         self.cache_disk_mb = cache_disk_mb
-        # Texts come again: set by training, and by which process.
-        self.trains = False
-        self._trained_by = 0
+        self._trained_by: tuple[bytes, int] | None = None
         self._forget()
 
     def config(self) -> dict[str, Any]:
@@ -120,29 +120,52 @@ class DocLayers:
         self._memo: OrderedDict[Key, np.ndarray] = OrderedDict()
         self._memo_bytes = 0
         self._memo_version = 0
+        self._held = _Held()
         self._lock = threading.Lock()
         self._disk: DiskCache | None = None
         self._disk_version = 0
-        self._pending: dict[Key, _Pending] = {}
+        self.discard()
         self._given: dict[int, tuple[weakref.ref[np.ndarray], int, bytes]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        derived = ("_memo", "_memo_bytes", "_memo_version", "_lock", "_pending", "_given", "_disk", "_disk_version")
+        derived = (
+            "_memo",
+            "_memo_bytes",
+            "_memo_version",
+            "_held",
+            "_lock",
+            "_disk",
+            "_disk_version",
+            "_pending",
+            "_due",
+            "_given",
+        )
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._forget()
 
+    @property
+    def trains(self) -> bool:
+        """Whether texts come again: this process has begun to train. Its children have not, nor who unpickles this."""
+        return self._trained_by == (_PROGRAM, os.getpid())
+
+    @property
+    def keeps(self) -> bool:
+        """Whether arrays that ``predict`` has given may be kept here too."""
+        return bool(self._memo or self._held.arrays)
+
     def begin_training(self) -> None:
         """From now on texts come again: what is computed is kept."""
-        self.trains = True
-        self._trained_by = os.getpid()
+        self._trained_by = (_PROGRAM, os.getpid())
 
-    def predict(self, bilm: BiLM, docs: Sequence[Doc], *, remember: bool = False) -> list[np.ndarray]:
+    def predict(self, bilm: BiLM, docs: Sequence[Doc], *, hold: bool = False) -> list[np.ndarray]:
         """The layers of each Doc, from the memo or the disk where they have them.
 
-        remember: keep in the memo what it did not have, as always in training.
+        In training they are kept in the memo.
+        hold: where some are new, keep those of all Docs, whatever their size, until this thread holds others: listeners
+            ask for them next.
         RETURNS: (L + 1, n_tokens, 2P) of ``dtype`` on the CPU. Arrays may be shared: do not write into them.
         """
         spans = self._spans(docs)
@@ -155,8 +178,10 @@ class DocLayers:
         found = self._computed_or_read(bilm, version, [docs[i] for i in todo], [spans[i] for i in todo])
         for i, array in zip(todo, found, strict=True):
             known[keys[i]] = array
-            if remember or self.trains:
+            if self.trains:
                 self._remember(version, keys[i], array)
+        if hold and todo:
+            self._held.version, self._held.arrays = version, known
         return [known[key] for key in keys]
 
     def _computed_or_read(
@@ -181,7 +206,7 @@ class DocLayers:
     def _disk_of(self, bilm: BiLM, version: int) -> DiskCache | None:
         """What is kept on disk for these weights. None without ``cache_dir``, for a biLM that trains, and outside of
         training: children of a process that trains (``nlp.pipe(n_process=2)``) do not touch it."""
-        if self.cache_dir is None or not self.frozen or not self.trains or self._trained_by != os.getpid():
+        if self.cache_dir is None or not self.frozen or not self.trains:
             return None
         from .disk_cache import DiskCache, model_name
 
@@ -204,15 +229,18 @@ class DocLayers:
             return list(self.predict(bilm, docs)), ignore_gradient
         spans = self._spans(docs)
         keys = [self._key(doc, offsets) for doc, offsets in zip(docs, spans, strict=True)]
-        todo = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key not in self._pending}.values())
+        known = {key: one for key in keys if (one := self._pending.get(key)) is not None}
+        todo = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key not in known}.values())
         outputs = self._compute_with_graph(bilm, [docs[i] for i in todo], [spans[i] for i in todo])
         for i, output in zip(todo, outputs, strict=True):
-            self._pending[keys[i]] = _Pending(output)
-        pending = [self._pending[key] for key in keys]
+            known[keys[i]] = self._pending[keys[i]] = _Pending(output)
+        pending = [known[key] for key in keys]
 
         def backprop(d_layers: Sequence[Any]) -> None:
-            for one, d in zip(pending, d_layers, strict=True):
-                one.add(d)
+            for key, one, d in zip(keys, pending, d_layers, strict=True):
+                if self._pending.get(key) is one:  # its graph is there still
+                    one.add(d)
+                    self._due[key] = one
 
         return [to_xp(one.output.detach()) for one in pending], backprop
 
@@ -221,8 +249,8 @@ class DocLayers:
 
         RETURNS: the sum of squares of those gradients, 0.0 when there were none.
         """
-        pairs = [(one.output, one.gradient) for one in self._pending.values() if one.gradient is not None]
-        self._pending = {}
+        pairs = [(one.output, one.gradient) for one in self._due.values() if one.gradient is not None]
+        self.discard()
         pairs = [(output, gradient) for output, gradient in pairs if output.requires_grad]
         if not pairs:
             return 0.0
@@ -265,7 +293,10 @@ class DocLayers:
 
     def discard(self) -> None:
         """Drop gradients that wait: the weights they belong to go."""
-        self._pending = {}
+        # Layers that were given out live as long as whoever may send a gradient for them, and on once one has come: a
+        # pass without a way back, such as that of a rehearsal's first model, leaves nothing behind.
+        self._pending: weakref.WeakValueDictionary[Key, _Pending] = weakref.WeakValueDictionary()
+        self._due: dict[Key, _Pending] = {}
 
     def set_frozen(self, frozen: bool) -> None:
         """Freeze the biLM, and drop the gradients that wait for it, or let it learn from the next update on."""
@@ -274,7 +305,7 @@ class DocLayers:
             self.discard()
 
     def _compute(self, bilm: BiLM, docs: Sequence[Doc], spans: Sequence[Offsets]) -> list[np.ndarray]:
-        prepare_child_process(bilm)
+        prepare_child_process(on_gpu=bilm.device.type == "cuda")
         layers, width = bilm.config.n_layers + 1, bilm.config.width
         arrays = [torch.zeros(layers, len(doc), width, device=bilm.device, dtype=torch.float32) for doc in docs]
         sentences: list[list[str]] = []
@@ -302,7 +333,7 @@ class DocLayers:
     def _compute_with_graph(self, bilm: BiLM, docs: Sequence[Doc], spans: Sequence[Offsets]) -> list[Tensor]:
         if not docs:
             return []
-        prepare_child_process(bilm)
+        prepare_child_process(on_gpu=bilm.device.type == "cuda")
         read = [readable_words(doc, offsets, self.text) for doc, offsets in zip(docs, spans, strict=True)]
         encoded = iter(bilm([words for spans in read for words, _ in spans], self.state, max_length=self.max_length))
         outputs = []
@@ -328,7 +359,9 @@ class DocLayers:
             found = {key: self._memo[key] for key in keys if key in self._memo}
             for key in found:
                 self._memo.move_to_end(key)
-            return found
+        if self._held.version == version:
+            found |= {key: self._held.arrays[key] for key in keys if key in self._held.arrays}
+        return found
 
     def _remember(self, version: int, key: Key, array: np.ndarray) -> None:
         limit = self.cache_mb * 10**6
@@ -340,6 +373,14 @@ class DocLayers:
             while self._memo_bytes > limit:
                 _, old = self._memo.popitem(last=False)
                 self._memo_bytes -= old.nbytes
+
+
+class _Held(threading.local):
+    """The layers of the batch that was computed last, of each thread its own: others annotate other texts meanwhile."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.arrays: dict[Key, np.ndarray] = {}
 
 
 class _Pending:
@@ -364,18 +405,30 @@ def to_xp(tensor: Tensor) -> Any:
     return torch2xp(tensor)
 
 
-def prepare_child_process(bilm: BiLM) -> None:
-    """In a child process (``nlp.pipe(n_process=2)``): one torch thread, and no GPU.
+def prepare_child_process(*, on_gpu: bool) -> None:
+    """In a child process (``nlp.pipe(n_process=2)``): one torch thread, and no GPU. In any forked process: one thread.
 
     A child forked from a process whose torch threads have run waits for them for ever when it starts its own.
     Raises ElmoError on a GPU.
     """
-    if multiprocessing.parent_process() is None:
-        return
-    if bilm.device.type == "cuda":
+    is_child = multiprocessing.parent_process() is not None
+    if is_child and on_gpu:
         raise ElmoError("elmo runs on a GPU in one process only: use nlp.pipe(..., n_process=1), or the CPU")
-    if torch.get_num_threads() != 1:
+    if (is_child or _forked) and torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+
+
+# Whether this process was forked with this module in it, by whomever: web servers fork too, once all is loaded.
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _is_offsets(pair: object) -> bool:

@@ -7,7 +7,9 @@ initialisation, training, evaluation and prediction alike, annotated Docs or not
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
 import spacy
@@ -21,11 +23,11 @@ from ..errors import ElmoError, NoSentencesError
 from ..text_forms import TextForm
 from .bilm_model import find_bilm, get_bilm, set_bilm, set_lr_factor
 from .doc_layers import CACHE_DISK_MB, Backprop, DocLayers
-from .scalar_mix import ScalarMix_v1
+from .scalar_mix import MIX_SETTINGS, ScalarMix_v1
 from .span_getters import SpanGetter, rule_spans
 
-LISTENER = "elmo_listener"
 LINK = "elmo_link"
+SETTINGS = "elmo_settings"
 PROJECTION = "elmo_projection"
 DOC_LAYERS = "elmo_doc_layers"
 # What a listener's config block says that the biLM's standalone form needs too.
@@ -34,6 +36,8 @@ KEPT_OPTIONS = ("mix", "elmo_dropout", "projection")
 
 class Upstream(Protocol):
     """What a listener needs of its `elmo` pipe."""
+
+    name: str
 
     @property
     def loaded_bilm(self) -> BiLM:
@@ -46,8 +50,10 @@ class Upstream(Protocol):
 
 
 class Link:
-    """A listener's way to its `elmo` pipe. It is set when the pipeline is put together and never serialised.
+    """A listener's way to its `elmo` pipe. It is set when the pipeline is put together and is in no file.
 
+    It does not keep the pipe alive: a listener whose pipe was removed, or left behind in another pipeline, is connected
+    to nothing, as it will be when it is loaded. A pickle does keep it: of the listening component alone too.
     A copy of a pipeline is linked to the copy's own `elmo`; a copy of the listener alone (spaCy makes one to rehearse)
     stays linked to the same one.
 
@@ -55,12 +61,38 @@ class Link:
     """
 
     def __init__(self, upstream: Upstream | None = None, component: str = "") -> None:
-        self.upstream = upstream
+        self._upstream = None if upstream is None else weakref.ref(upstream)
+        self._pickled: Upstream | None = None
         self.component = component
         self.fresh = False
 
+    @property
+    def upstream(self) -> Upstream | None:
+        """The `elmo` pipe, if there is one."""
+        return None if self._upstream is None else self._upstream()
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
-        return Link(memo.get(id(self.upstream), self.upstream), self.component)
+        upstream = self.upstream
+        return Link(memo.get(id(upstream), upstream), self.component)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_upstream": None, "_pickled": self.upstream}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._upstream = None if self._pickled is None else weakref.ref(self._pickled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListenerSettings:
+    """What the config says of a listener, or of its standalone form.
+
+    One object of no kind that thinc writes: a model's file would go over what ``spacy.load(path, config={...})`` says.
+    """
+
+    elmo_dropout: float
+    upstream: str = "*"
+    grad_factor: float = 1.0
 
 
 @spacy.registry.architectures("spacy-elmo.ElmoListener.v1")
@@ -92,8 +124,10 @@ def ElmoListener_v1(
         init=init,
         layers=[_checked_mix(mix, elmo_dropout), *_projection_layers(projection)],
         dims={"nO": projection},
-        # "dropout_rate" would be overwritten by spaCy in every update, hence a name of its own.
-        attrs={LISTENER: upstream, LINK: Link(), "grad_factor": grad_factor, "elmo_dropout": elmo_dropout},
+        attrs={
+            LINK: Link(),
+            SETTINGS: ListenerSettings(elmo_dropout=elmo_dropout, upstream=upstream, grad_factor=grad_factor),
+        },
     )
 
 
@@ -122,7 +156,7 @@ def _projection_of(listener: Model[Any, Any]) -> Model[Any, Any] | None:
 
 def listeners_in(model: Model[Any, Any]) -> Iterable[Model[list[Doc], list[Floats2d]]]:
     """The listeners in a model, however deep, in the order in which it runs them."""
-    return [node for node in model.walk(order="dfs_pre") if LISTENER in node.attrs]
+    return [node for node in model.walk(order="dfs_pre") if LINK in node.attrs]
 
 
 def standalone_in(model: object) -> list[DocLayers]:
@@ -147,7 +181,7 @@ def set_widths(listener: Model[Any, Any], bilm: BiLM, component: str) -> None:
     """Tell a listener the number of layers and the width. Raises ElmoError where it was initialized for others."""
     n_layers, width = bilm.config.n_layers + 1, bilm.config.width
     mix = listener.layers[0]
-    fixed = mix.attrs["weights"]
+    fixed = mix.attrs[MIX_SETTINGS].weights
     if fixed is not None and len(fixed) != n_layers:
         raise ElmoError(
             f"component '{component}' mixes {len(fixed)} layers by fixed weights, the ELMo weights have {n_layers}: "
@@ -210,9 +244,10 @@ def mix_layers(
 ) -> tuple[list[Floats2d], Callable[[list[Floats2d]], list[Doc]]]:
     """What a listener and its standalone form share: the mix, then dropout, then the projection."""
     ops = model.ops
+    settings = cast("ListenerSettings", model.attrs[SETTINGS])
     layers = [ops.asarray3f(x, dtype="f") for x in layers]
     outputs, backprop_mix = model.layers[0](layers, is_train)
-    rate = model.attrs["elmo_dropout"] if is_train else 0.0
+    rate = settings.elmo_dropout if is_train else 0.0
     masks = [ops.get_dropout_mask(y.shape, rate) for y in outputs] if rate else None
     if masks is not None:
         outputs = [y * mask for y, mask in zip(outputs, masks, strict=True)]
@@ -226,7 +261,7 @@ def mix_layers(
         if masks is not None:
             d_outputs = [d * mask for d, mask in zip(d_outputs, masks, strict=True)]
         d_layers = backprop_mix(d_outputs)
-        factor = model.attrs["grad_factor"]
+        factor = settings.grad_factor
         if factor:
             backprop_layers(d_layers if factor == 1.0 else [d * factor for d in d_layers])
         return []
@@ -236,8 +271,8 @@ def mix_layers(
 
 def _upstream(model: Model[Any, Any]) -> Upstream:
     upstream = cast("Link", model.attrs[LINK]).upstream
-    if upstream is None:
-        wanted = model.attrs[LISTENER]
+    wanted = model.attrs[SETTINGS].upstream
+    if upstream is None or wanted not in ("*", upstream.name):  # it may have got another name since
         which = "no `elmo` component" if wanted == "*" else f"no `elmo` component named '{wanted}'"
         raise ElmoError(
             f"an ElmoListener is connected to nothing: there is {which} before its component in the pipeline. "
@@ -331,7 +366,8 @@ class _Replacing:
         for name in ("replace_listener", "replace_listener_cfg"):
             bilm.attrs.pop(name, None)
         mixing = [layer.copy() for layer in listener.layers]
-        model = _standalone_model(bilm, mixing, listener.attrs["elmo_dropout"], copy.deepcopy(elmo.doc_layers))
+        elmo_dropout = listener.attrs[SETTINGS].elmo_dropout
+        model = _standalone_model(bilm, mixing, elmo_dropout, copy.deepcopy(elmo.doc_layers))
         if _projection_of(model) is None:
             model.set_dim("nO", loaded.config.width)
         return model
@@ -363,7 +399,7 @@ def _standalone_model(
         init=_standalone_init,
         layers=[mix, bilm, *projection],
         dims={"nO": projection[0].get_dim("nO") if projection else None},
-        attrs={DOC_LAYERS: doc_layers, "elmo_dropout": elmo_dropout, "grad_factor": 1.0},
+        attrs={DOC_LAYERS: doc_layers, SETTINGS: ListenerSettings(elmo_dropout=elmo_dropout)},
     )
 
 

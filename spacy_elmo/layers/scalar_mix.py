@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import spacy
@@ -11,8 +12,18 @@ from thinc.types import Floats1d, Floats2d, Floats3d
 
 from ..errors import ElmoError
 
+MIX_SETTINGS = "mix_settings"
 # Keeps the normalisation of an all-zero row (a white-space token) at zero.
 EPSILON = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixSettings:
+    """What the config says of a mix: see ``ScalarMix_v1``. Like ``ListenerSettings`` of no kind that thinc writes."""
+
+    l2: float
+    weights: list[float] | None
+    layer_norm: bool
 
 
 @spacy.registry.architectures("spacy-elmo.ScalarMix.v1")
@@ -39,7 +50,7 @@ def ScalarMix_v1(
         init=init,
         dims={"nO": None, "nI": None, "nL": None if weights is None else len(weights)},
         params={"scalars": None, "gamma": None},
-        attrs={"l2": l2, "weights": weights, "layer_norm": layer_norm},
+        attrs={MIX_SETTINGS: MixSettings(l2=l2, weights=weights, layer_norm=layer_norm)},
     )
 
 
@@ -52,10 +63,18 @@ def init(
     if model.has_dim("nL") is None:
         raise ElmoError("ScalarMix: the number of layers is not known yet: load the biLM's weights first")
     n_layers = model.get_dim("nL")
-    fixed = model.attrs["weights"]
+    fixed = model.attrs[MIX_SETTINGS].weights
     raw = model.ops.alloc1f(n_layers) if fixed is None else model.ops.asarray1f(fixed, dtype="f")
     model.set_param("scalars", raw)
     model.set_param("gamma", model.ops.alloc1f(1) + 1.0)
+
+
+def weights_of(model: Model[Any, Any]) -> tuple[Floats1d, Floats1d]:
+    """w and γ: where they are fixed the config's, whatever a file has brought; else the model's parameters."""
+    fixed = model.attrs[MIX_SETTINGS].weights
+    if fixed is not None:
+        return model.ops.asarray1f(fixed, dtype="f"), model.ops.alloc1f(1) + 1.0
+    return cast("Floats1d", model.get_param("scalars")), cast("Floats1d", model.get_param("gamma"))
 
 
 def forward(
@@ -63,13 +82,13 @@ def forward(
 ) -> tuple[list[Floats2d], Callable[[list[Floats2d]], list[Floats3d]]]:
     """Mix, and give the gradients of s, γ and the layers."""
     ops = model.ops
-    raw = cast("Floats1d", model.get_param("scalars"))
-    gamma = cast("Floats1d", model.get_param("gamma"))
+    settings = cast("MixSettings", model.attrs[MIX_SETTINGS])
+    raw, gamma = weights_of(model)
     for x in layers:
         if x.shape[0] != raw.shape[0]:
             raise ElmoError(f"ScalarMix: it mixes {raw.shape[0]} layers, the biLM gives {x.shape[0]}")
     s = ops.softmax(raw.reshape((1, -1))).reshape((-1,))
-    normalise = model.attrs["layer_norm"]
+    normalise = settings.layer_norm
     inputs: list[Any] = []
     scales: list[Any] = []
     for x in cast("list[Any]", layers):
@@ -83,14 +102,19 @@ def forward(
     sums = [ops.xp.tensordot(s, x, axes=1) for x in inputs]
 
     def backprop(d_outputs: list[Any]) -> list[Floats3d]:
-        if model.attrs["weights"] is None:
+        if settings.weights is None:
             d_gamma = ops.alloc1f(1)
             d_s = ops.alloc1f(raw.shape[0])
             for d_y, x, mixed in zip(d_outputs, inputs, sums, strict=True):
                 d_gamma += (d_y * mixed).sum()
                 d_s += gamma * (x.reshape((x.shape[0], -1)) @ d_y.reshape((-1,)))
             model.inc_grad("gamma", d_gamma)
-            model.inc_grad("scalars", s * (d_s - (s * d_s).sum()) + 2.0 * model.attrs["l2"] * raw)
+            d_raw: Any = s * (d_s - (s * d_s).sum())
+            # Once a batch, in however many parts an update takes it (accumulate_gradient): with the first gradient
+            # after a step of the optimizer, which leaves zeros.
+            if not (model.has_grad("scalars") and ops.xp.any(model.get_grad("scalars"))):
+                d_raw = d_raw + 2.0 * settings.l2 * raw
+            model.inc_grad("scalars", d_raw)
         d_layers = [(gamma * s)[:, None, None] * d_y[None] for d_y in d_outputs]
         if normalise:
             d_layers = [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from thinc.api import ConfigValidationError
 
-from ..errors import WeightsError
+from ..errors import ElmoError, WeightsError
 
 
 class ElmoConfigError(ConfigValidationError, WeightsError):
@@ -24,3 +26,14 @@ class ElmoConfigError(ConfigValidationError, WeightsError):
     def from_error(cls, err: ConfigValidationError, **changes: Any) -> ConfigValidationError:  # type: ignore[override]
         """As spaCy's commands have it: the same with another title, say."""
         return ConfigValidationError.from_error(err, **changes)
+
+
+@contextmanager
+def config_errors(where: str = "") -> Iterator[None]:
+    """Make errors of ours such errors. where: what they begin with then."""
+    try:
+        yield
+    except ElmoConfigError:
+        raise
+    except ElmoError as error:
+        raise ElmoConfigError(f"{where}{error}") from error

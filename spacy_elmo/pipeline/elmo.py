@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from spacy.language import Language
 from spacy.pipeline import TrainablePipe
 from spacy.tokens import Doc
@@ -20,14 +21,14 @@ from ..bilm import BiLM
 from ..bilm.encode import CACHE_WORDS
 from ..bilm.matmul import PRECISIONS, Precision
 from ..errors import ElmoError, WeightsError
-from ..layers.bilm_model import find_bilm, set_bilm, set_lr_factor
-from ..layers.doc_layers import CACHE_DISK_MB, Backprop, DocLayers, ignore_gradient
-from ..layers.listener import LISTENER, allow_replacing, connect, is_initialized, listeners_in, set_widths
+from ..layers.bilm_model import find_bilm, on_gpu, set_bilm, set_lr_factor
+from ..layers.doc_layers import CACHE_DISK_MB, Backprop, DocLayers, ignore_gradient, prepare_child_process
+from ..layers.listener import SETTINGS, allow_replacing, connect, is_initialized, listeners_in, set_widths
 from ..layers.span_getters import SpanGetter
 from ..text_forms import TextForm
 from ..weights import builtin_model, load_bilm
 from ..weights.builtin import offered_names
-from .config_error import ElmoConfigError
+from .config_error import ElmoConfigError, config_errors
 from .doc_elmo import drop, register_extensions, set_vector_hooks, stored
 from .doc_elmo import store as store_layers
 from .mixes import Mix, mixes_in
@@ -198,6 +199,8 @@ class Elmo(TrainablePipe):
         self.listener_map: dict[str, list[Model[Any, Any]]] = {}
         # Listeners that have asked for layers to train since the last update; None: this pipe is not being updated.
         self._asked: set[int] | None = None
+        # What `finish_update` has passed back since the last update, which tells of it.
+        self._passed_back = 0.0
 
     # Weights
 
@@ -210,14 +213,16 @@ class Elmo(TrainablePipe):
     def loaded_bilm(self) -> BiLM:
         """The biLM. While there is none, the built-in one of the pipeline's language is taken.
 
-        Raises ElmoConfigError, naming the ways to bring weights, where there is none; WeightsError for a built-in one
-        that is broken, or offered by several packages.
+        Raises ElmoConfigError where there is none, naming the ways to bring weights; for a built-in one that is broken,
+        offered by several packages, or of another shape than a listening component was initialized for; and in a child
+        process that would take it to a GPU.
         """
         bilm = self.bilm
         if bilm is None:
             with _LOADING:
                 if self.bilm is None:
-                    self._take_builtin()
+                    with config_errors(), torch.inference_mode(False):  # they may be trained later
+                        self._take_builtin()
                 bilm = self.bilm
             assert bilm is not None
         return bilm
@@ -232,6 +237,8 @@ class Elmo(TrainablePipe):
                 f"[initialize.components.{self.name}] of the config and call nlp.initialize(). (A component in "
                 "frozen_components is not initialized: source it from a pipeline that has weights.)"
             )
+        # Loading computes: torch has to be ready for it in a child process that has not computed yet.
+        prepare_child_process(on_gpu=on_gpu())
         path = offered.path()
         with offered.named_in_errors():
             bilm = load_bilm(path)
@@ -304,7 +311,7 @@ class Elmo(TrainablePipe):
         if not isinstance(model, Model):
             return
         for listener in listeners_in(model):
-            if listener.attrs[LISTENER] not in ("*", self.name):
+            if listener.attrs[SETTINGS].upstream not in ("*", self.name):
                 continue
             before = connect(listener, self, component.name)
             if isinstance(before, Elmo) and before is not self:
@@ -322,8 +329,8 @@ class Elmo(TrainablePipe):
         """What a listener asks: the layers of Docs.
 
         listener: who asks, in training.
-        RETURNS: (L + 1, n_tokens, 2P) of each Doc, from the Doc where it has them, else from the memo, else computed;
-            and a callback that takes a gradient of the same shape for each.
+        RETURNS: (L + 1, n_tokens, 2P) of each Doc, from the Doc where it has them, else from what is kept, else
+            computed; and a callback that takes a gradient of the same shape for each.
         """
         bilm = self.loaded_bilm
         if is_train:
@@ -334,8 +341,8 @@ class Elmo(TrainablePipe):
         layers = [self.doc_layers.given(version, doc, stored(doc, self.name)) for doc in docs]
         missing = [i for i, array in enumerate(layers) if array is None]
         if missing:
-            remember = self.store != "layers"
-            computed = self.doc_layers.predict(bilm, [docs[i] for i in missing], remember=remember)
+            hold = self.store != "layers"
+            computed = self.doc_layers.predict(bilm, [docs[i] for i in missing], hold=hold)
             for i, array in zip(missing, computed, strict=True):
                 layers[i] = array
         return layers, ignore_gradient
@@ -350,7 +357,7 @@ class Elmo(TrainablePipe):
             return False
         if id(listener) in self._asked:
             self._asked = None
-            self.doc_layers.flush()
+            self._passed_back += self.doc_layers.flush()
             return False
         self._asked.add(id(listener))
         return True
@@ -361,8 +368,8 @@ class Elmo(TrainablePipe):
         """The layers (L + 1, n_tokens, 2P) of each Doc, on the CPU."""
         docs = list(docs)
         # What is not kept on the Doc as layers, a listener will ask for.
-        remember = self.store != "layers" and bool(self.listener_map)
-        return self.doc_layers.predict(self.loaded_bilm, docs, remember=remember)
+        hold = self.store != "layers" and bool(self.listener_map)
+        return self.doc_layers.predict(self.loaded_bilm, docs, hold=hold)
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[np.ndarray]) -> None:
         """Keep on each Doc what ``store`` says."""
@@ -376,7 +383,7 @@ class Elmo(TrainablePipe):
                 kept = layers.mean(axis=0, dtype=np.float32).astype(layers.dtype, copy=False)
             else:
                 # What is on a Doc is its own: not the memo's, nor that of the same text elsewhere in the batch.
-                kept = layers.copy() if self.doc_layers.trains or id(layers) in given else layers
+                kept = layers.copy() if self.doc_layers.keeps or id(layers) in given else layers
                 given.add(id(layers))
                 self.doc_layers.give(version, doc, kept)
             store_layers(doc, self.name, kept)
@@ -399,13 +406,13 @@ class Elmo(TrainablePipe):
         Raises ElmoConfigError when there are none at all, or these cannot be taken.
         """
         if weights:
-            try:
+            with config_errors(f"[initialize.components.{self.name}] weights: "):
                 self.load_weights(weights)
-            except ElmoError as error:
-                raise ElmoConfigError(f"[initialize.components.{self.name}] weights: {error}") from error
         bilm = self.loaded_bilm
-        for component, listener in self._listeners_by_component():
-            set_widths(listener, bilm, component)
+        with config_errors():
+            for component, listener in self._listeners_by_component():
+                set_widths(listener, bilm, component)
+        # The components that listen are initialized with the first training texts, which come again in every epoch.
         self.doc_layers.begin_training()
 
     def update(
@@ -416,13 +423,17 @@ class Elmo(TrainablePipe):
         sgd: Optimizer | None = None,
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
-        """Nothing of its own to learn: with ``frozen = false``, pass back what the listeners have sent since."""
+        """Nothing of its own to learn: with ``frozen = false``, pass back what the listeners have sent since.
+
+        Its loss is the sum of squares of all that was passed back since the last update.
+        """
         losses = {} if losses is None else losses
         losses.setdefault(self.name, 0.0)
         validate_examples(examples, "Elmo.update")
         self.doc_layers.begin_training()
         if not self.frozen:
-            losses[self.name] += self.doc_layers.flush()
+            losses[self.name] += self._passed_back + self.doc_layers.flush()
+            self._passed_back = 0.0
             self._asked = set()
             if sgd is not None:
                 self.finish_update(sgd)
@@ -434,7 +445,7 @@ class Elmo(TrainablePipe):
     def finish_update(self, sgd: Optimizer) -> None:
         """Apply the gradients of all listeners; a frozen biLM stays as it is."""
         if not self.frozen:
-            self.doc_layers.flush()
+            self._passed_back += self.doc_layers.flush()
             self.model.finish_update(sgd)
 
     def add_label(self, label: str) -> int:

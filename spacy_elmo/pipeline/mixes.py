@@ -15,6 +15,7 @@ from spacy.util import load_config
 from thinc.api import Model
 
 from ..errors import ElmoError
+from ..layers.scalar_mix import MIX_SETTINGS, weights_of
 from .saved_bilm import folder_of
 
 # Architectures with a mix, by the beginning of their names.
@@ -70,7 +71,7 @@ def mixes_in(component: str, models: Iterable[Model[Any, Any]], places: Sequence
 
 
 def _mix(component: str, number: int, place: str | None, node: Model[Any, Any]) -> Mix:
-    raw, gamma = (node.ops.to_numpy(node.get_param(name)).astype(np.float64) for name in ("scalars", "gamma"))
+    raw, gamma = (node.ops.to_numpy(values).astype(np.float64) for values in weights_of(node))
     powers = np.exp(raw - raw.max())
     return Mix(
         component=component,
@@ -78,7 +79,7 @@ def _mix(component: str, number: int, place: str | None, node: Model[Any, Any]) 
         place=place,
         weights=tuple((powers / powers.sum()).tolist()),
         gamma=float(gamma[0]),
-        learned=node.attrs["weights"] is None,
+        learned=node.attrs[MIX_SETTINGS].weights is None,
     )
 
 

@@ -363,7 +363,9 @@ def new_bilm(config: BiLMConfig, vocabulary: Any, where: str, *, characters: Any
             f"{where}: the vocabulary has {len(vocabulary)} words, but the word table {config.n_words} rows"
         )
     try:
-        return BiLM(config, vocabulary=vocabulary, characters=characters)
+        # Float32 on the CPU, and able to learn, whatever torch makes for the caller now.
+        with torch.inference_mode(False), torch.device("cpu"):
+            return BiLM(config, vocabulary=vocabulary, characters=characters).float()
     except ElmoError as error:
         raise WeightsError(f"{where}: {error}") from error
 

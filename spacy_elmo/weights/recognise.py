@@ -126,7 +126,8 @@ def load_bilm(path: Path | str, weights: Path | str | None = None) -> BiLM:
     weights: the HDF5 file, or the checkpoint, that belongs to the options at `path`.
     Raises WeightsError, saying what was found and what to do, for anything that is not a whole and consistent model.
     """
-    with recognised(path, weights) as found:
+    # Whatever torch makes for the caller now: what is loaded may be kept, and trained.
+    with torch.inference_mode(False), torch.device("cpu"), recognised(path, weights) as found:
         return found.load()
 
 

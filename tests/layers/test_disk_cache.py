@@ -169,17 +169,61 @@ def test_the_limit_holds_and_ends_the_writing_with_one_warning(tmp_path: Path) -
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 10**6
 
 
+def two_hours_later(folder: Path) -> None:
+    db = sqlite3.connect(the_file(folder))
+    with db:
+        db.execute("UPDATE models SET used = used - 7200")
+    db.close()
+
+
 def test_other_models_make_room_the_longest_unused_first(tmp_path: Path) -> None:
     shape, names = (3, 50, 64), [bytes([i]) * 16 for i in range(3)]
     for name in names:
         DiskCache(tmp_path, 1, name).write(arrays(range(7), shape))
     DiskCache(tmp_path, 1, names[0]).read({name_of(0): shape}, FLOAT32)  # used again
+    two_hours_later(tmp_path)
     DiskCache(tmp_path, 1, MODEL).write(arrays(range(8), shape))
     left = [len(read(DiskCache(tmp_path, 1, name), range(8), shape)) for name in [*names, MODEL]]
     assert left[0] == 7
     assert left[1] == 0
     assert left[3] == 8
     assert the_file(tmp_path).stat().st_size <= 10**6
+
+
+def test_models_in_use_make_no_room_for_each_other(tmp_path: Path) -> None:
+    shape = (3, 50, 64)
+    first, second = DiskCache(tmp_path, 1, MODEL), DiskCache(tmp_path, 1, OTHER)
+    with told_once("cache_disk_mb is reached"):
+        first.write(arrays(range(40), shape))
+    kept = read(first, range(40), shape)
+    assert len(kept) > 15
+    with told_once("cache_disk_mb is reached"):
+        second.write(arrays(range(5), shape))
+    assert read(second, range(5), shape) == set()
+    assert read(first, range(40), shape) == kept
+    two_hours_later(tmp_path)
+    second = DiskCache(tmp_path, 1, OTHER)
+    second.write(arrays(range(5), shape))
+    assert read(second, range(5), shape) == set(range(5))
+    assert read(first, range(40), shape) < kept
+
+
+def test_to_be_read_is_to_be_in_use(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, 1, MODEL)
+    cache.write(arrays(range(3)))
+    two_hours_later(tmp_path)
+
+    def unused_for() -> float:
+        db = sqlite3.connect(the_file(tmp_path))
+        (used,) = db.execute("SELECT used FROM models").fetchone()
+        db.close()
+        return time.time() - float(used)
+
+    assert read(cache, range(3)) == set(range(3))
+    assert unused_for() > 7000  # noted once a minute
+    cache._noted -= 61.0
+    assert read(cache, range(3)) == set(range(3))
+    assert unused_for() < 60
 
 
 def test_a_lower_limit_shrinks_the_file(tmp_path: Path) -> None:
@@ -254,6 +298,15 @@ def test_a_folder_that_cannot_be_made_is_told_once(tmp_path: Path) -> None:
             for i in range(3):
                 cache.write(arrays([i]))
                 assert read(cache, [i]) == set()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a home can be guessed for any name")
+def test_a_home_of_nobody_is_told_once_and_not_before_it_is_needed() -> None:
+    cache = DiskCache("~no-such-user/cache", 10, MODEL)
+    with told_once("vectors are not kept in cache_dir = '~no-such-user/cache': "):
+        for i in range(3):
+            cache.write(arrays([i]))
+            assert read(cache, [i]) == set()
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="the superuser may write anywhere")

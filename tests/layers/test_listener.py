@@ -164,6 +164,59 @@ def test_a_standalone_model_is_initialized_alone(bilm: BiLM) -> None:
     assert standalone.get_dim("nO") == 7
 
 
+def test_settings_can_be_changed_when_a_pipeline_is_loaded(bilm: BiLM, tmp_path: Path) -> None:
+    """thinc's files brought the old values back, and the config had the new ones all the same."""
+    nlp = tagger(bilm, steps=20, elmo_dropout=0.5, mix={"@architectures": "spacy-elmo.ScalarMix.v1", "l2": 0.5})
+    nlp.to_disk(tmp_path)
+    kept: list[Any] = []  # a listener does not keep its `elmo` alive
+
+    def loaded(**settings: Any) -> tuple[Any, Any]:
+        nlp: Any = spacy.load(tmp_path, config={"components": {"tagger": {"model": {"tok2vec": settings}}}})
+        kept.append(nlp)
+        (one,) = nlp.get_pipe("elmo").listeners
+        return nlp, one
+
+    def penalty(one: Any) -> np.ndarray:
+        outputs, backprop = one.begin_update(docs)
+        backprop([np.zeros_like(y) for y in outputs])
+        return one.layers[0].get_grad("scalars")
+
+    docs = [nlp.make_doc("Ann went to Rome .")]
+    layers = nlp("Ann went to Rome .")._.elmo.layers
+    _, before = loaded()
+    raw = before.layers[0].get_param("scalars")
+    assert np.abs(raw).max() > 0.0
+    np.testing.assert_allclose(penalty(before), raw, rtol=1e-5)
+    assert (before.begin_update(docs)[0][0] == 0.0).mean() > 0.2
+
+    _, one = loaded(elmo_dropout=0.0, mix={"l2": 0.25})
+    np.testing.assert_allclose(penalty(one), raw / 2, rtol=1e-5)
+    np.testing.assert_allclose(one.begin_update(docs)[0][0], before.predict(docs)[0], atol=1e-5)
+    _, one = loaded(mix={"layer_norm": True})
+    assert np.abs(one.predict(docs)[0] - before.predict(docs)[0]).max() > 1e-2
+    other, one = loaded(mix={"weights": [0.0, 100.0, 0.0]})
+    np.testing.assert_allclose(one.predict(docs)[0], layers[1], atol=1e-4)
+    (mix,) = other.get_pipe("elmo").mixes
+    assert mix.weights == pytest.approx((0.0, 1.0, 0.0), abs=1e-6)
+    assert (mix.gamma, mix.learned) == (1.0, False)
+    other = spacy.load(tmp_path, config={"components": {"tagger": {"model": {"tok2vec": {"upstream": "nowhere"}}}}})
+    with pytest.raises(ElmoError, match="no `elmo` component named 'nowhere'"):
+        other("Ann went .")
+
+
+def test_so_can_those_of_a_component_with_a_bilm_of_its_own(bilm: BiLM, tmp_path: Path) -> None:
+    nlp = tagger(bilm, elmo_dropout=0.5)
+    nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
+    nlp.remove_pipe("elmo")
+    nlp.to_disk(tmp_path)
+    docs = [nlp.make_doc("Ann went to Rome .")]
+    for rate in (0.5, 0.0):
+        config = {"components": {"tagger": {"model": {"tok2vec": {"elmo_dropout": rate}}}}}
+        other: Any = spacy.load(tmp_path, config=config)
+        ((dropped,), _) = other.get_pipe("tagger").model.get_ref("tok2vec").begin_update(docs)
+        assert bool((dropped == 0.0).any()) == (rate > 0.0)
+
+
 @pytest.mark.parametrize("width", [0, -3, 1.5, True])
 def test_a_projection_to_no_width_is_refused(width: Any) -> None:
     with pytest.raises(ElmoError, match="projection is a width of at least 1"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thinc.api import SGD
 
 from spacy_elmo import ElmoError
 from spacy_elmo.layers.scalar_mix import ScalarMix_v1
@@ -93,6 +94,24 @@ def test_fixed_weights_get_no_gradient() -> None:
     backprop([np.ones(x.shape[1:], dtype="f") for x in texts()])
     assert not model.has_grad("scalars")
     assert not model.has_grad("gamma")
+
+
+def test_the_penalty_is_of_a_batch_and_not_of_each_of_its_parts() -> None:
+    """As `accumulate_gradient` has it: several backward passes, then one step."""
+    layers, l2, w = texts(), 0.5, [1.0, -2.0, 0.5]
+    model, plain = initialized(w, l2=l2), initialized(w)
+    optimizer = SGD(0.1, L2=0.0, grad_clip=0.0, use_averages=False)
+    for parts in (1, 4, 3):
+        raw = model.get_param("scalars").copy()
+        plain.set_param("scalars", raw.copy())
+        for one in (model, plain):
+            for _ in range(parts):
+                _, backprop = one.begin_update(layers)
+                backprop([np.ones(x.shape[1:], dtype="f") for x in layers])
+        np.testing.assert_allclose(model.get_grad("scalars") - plain.get_grad("scalars"), 2 * l2 * raw, atol=1e-3)
+        for one in (model, plain):
+            one.finish_update(optimizer)
+            assert not one.get_grad("scalars").any()
 
 
 def test_wrong_use_is_named() -> None:

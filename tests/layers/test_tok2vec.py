@@ -468,7 +468,7 @@ def test_replaced_listeners_keep_what_each_was(bilm: BiLM, order: list[str], tmp
         np.testing.assert_array_equal(model.predict([nlp.make_doc("Paris sleeps .")])[0], vectors[0])
         standalone = [node for node in model.walk() if node.name == "elmo_tok2vec"]
         assert sorted(node.get_dim("nO") for node in standalone) == [5, 16]
-        assert sorted(node.attrs["elmo_dropout"] for node in standalone) == [0.1, 0.2]
+        assert sorted(node.attrs["elmo_settings"].elmo_dropout for node in standalone) == [0.1, 0.2]
         other.update(gold(other.vocab), sgd=other.resume_training(), losses={})
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +16,15 @@ import numpy as np
 import pytest
 import spacy
 import torch
+from spacy.cli import app
+from spacy.tokens import DocBin, Span
 from spacy.training import Example
+from typer.testing import CliRunner
 
 from spacy_elmo import BiLM, ElmoError, load_bilm, save_bilm
 from spacy_elmo.errors import WeightsError
 from spacy_elmo.layers.bilm_model import random_bilm
+from spacy_elmo.pipeline.config_error import ElmoConfigError
 from tests.pipeline.toys import blank, examples, getter, listener, ner_config, tagger_config, with_elmo
 from tests.weights.offering import Offering, install
 
@@ -227,6 +234,48 @@ def test_processes_that_start_without_weights(offering: Offering, folder: Path) 
         np.testing.assert_allclose(doc._.elmo.layers, expected(folder), atol=1e-6)
 
 
+WARM_PARENT = """
+import multiprocessing, sys
+import spacy, torch
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
+    multiprocessing.set_start_method("fork")
+    torch.set_num_threads(2)
+    for _ in range(10):
+        torch.ones(2_000_000).half().float().sum()  # torch's threads have run
+    nlp = spacy.blank("xx")
+    nlp.add_pipe("elmo")
+    docs = list(nlp.pipe([f"Text number {i} ." for i in range(8)], n_process=2, batch_size=2))
+    print([doc._.elmo.layers.shape == (3, 4, 128) for doc in docs].count(True), nlp.get_pipe("elmo").bilm)
+"""
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="fork is not to be used on this platform")
+def test_a_child_of_a_warm_parent_loads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for ever for the threads of its parent, before it had computed anything."""
+    large = random_bilm(lstm_dim=512, projection_dim=64)  # loading it takes several threads where there are some
+    save_bilm(large, tmp_path / "large", dtype="float16")
+    install(tmp_path, monkeypatch, LANG, tmp_path / "large")
+    (site,) = tmp_path.glob("site-*")
+    script = tmp_path / "script.py"
+    script.write_text(WARM_PARENT, encoding="utf8")
+    command = [sys.executable, str(script), str(site)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["8", "None"]
+
+
+def test_a_child_process_takes_none_to_a_gpu(offering: Offering, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
+    monkeypatch.setattr("spacy_elmo.pipeline.elmo.on_gpu", lambda: True)
+    nlp = blank(LANG)
+    nlp.add_pipe("elmo")
+    with pytest.raises(ElmoError, match="one process only"):
+        nlp(TEXT)
+    assert offering.calls == 0
+
+
 def test_other_languages_say_which_there_are(offering: Offering) -> None:
     nlp = blank("sv")
     nlp.add_pipe("elmo", name="mine")
@@ -257,3 +306,38 @@ def test_a_broken_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     nlp.add_pipe("elmo")
     with pytest.raises(WeightsError, match=rf"^built-in weights '{LANG}' of the package acme-elmo: .*no_such_module"):
         nlp(TEXT)
+
+
+def test_what_is_wrong_with_them_is_an_error_of_the_config(
+    offering: Offering, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such errors are one message of `spacy train`, others a traceback."""
+    nlp = blank(LANG)
+    nlp.add_pipe("elmo").load_weights(random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4]], char_dim=2))
+    nlp.add_pipe("tagger", config=tagger_config(listener()))
+    nlp.initialize(getter(nlp))
+    nlp.to_disk(tmp_path / "pipeline")
+    (tmp_path / "pipeline" / "elmo" / "model").write_bytes(blank_model())
+    again: Any = spacy.load(tmp_path / "pipeline")
+    with pytest.raises(ElmoConfigError, match="^component 'tagger' was initialized for"):
+        again.initialize(getter(again))
+    install(tmp_path, monkeypatch, LANG, folder, package="other-elmo")
+    with pytest.raises(ElmoConfigError, match=f"^built-in weights '{LANG}' are offered by several packages"):
+        again.initialize(getter(again))
+
+
+def test_spacy_train_says_in_one_message_that_a_package_is_broken(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, LANG, "", code="import no_such_module")
+    doc = blank(LANG).make_doc("Ann sees us .")
+    doc.ents = [Span(doc, 0, 1, "PER")]
+    DocBin(docs=[doc]).to_disk(tmp_path / "train.spacy")
+    paths = [f"--paths.{name}={tmp_path / 'train.spacy'}" for name in ("train", "dev")]
+    result = CliRunner().invoke(app, ["train", str(root / "configs" / "ner_elmo.cfg"), *paths, "--nlp.lang", LANG])
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+    said = " ".join(result.output.split())
+    assert "The weights of ELMo" in said
+    assert said.count("of the package acme-elmo: ") == 1

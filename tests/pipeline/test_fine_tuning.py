@@ -116,6 +116,27 @@ def test_a_factor_of_nothing_moves_nothing(bilm: BiLM) -> None:
     assert all(float(move.abs().max()) == 0.0 for move in moves(nlp, adam(L2=0.1)).values())
 
 
+def test_the_loss_is_what_was_passed_back_since_the_last_update(bilm: BiLM) -> None:
+    """`spacy train` lets gradients wait until all components are updated: `finish_update` is what passes them back."""
+    nlp = learned_a_little(bilm, frozen=False)
+    optimizer = adam()
+    told: list[float] = []
+    for parts in (1, 1, 2, 1):
+        losses: dict[str, float] = {}
+        for _ in range(parts):
+            nlp.update(examples(nlp), sgd=False, losses=losses)
+        told.append(losses["elmo"])
+        for _, pipe in nlp.pipeline:
+            pipe.finish_update(optimizer)
+    assert told[0] == 0.0
+    assert min(told[1:]) > 0.0
+    frozen = learned_a_little(bilm, frozen=True)
+    for _ in range(2):
+        assert frozen.update(examples(frozen), sgd=False, losses={})["elmo"] == 0.0
+        for _, pipe in frozen.pipeline:
+            pipe.finish_update(optimizer)
+
+
 def test_the_factor_lives_in_the_config_and_can_be_changed_at_load(bilm: BiLM, tmp_path: Path) -> None:
     nlp = learned_a_little(bilm, frozen=False, lr_factor=0.1)
     nlp.to_disk(tmp_path)

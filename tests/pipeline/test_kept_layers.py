@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import os
+import pickle
 import sqlite3
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,7 @@ from spacy.training.loop import train as run_training
 from spacy_elmo import BiLM, ElmoError, save_bilm
 from spacy_elmo.layers.bilm_model import random_bilm
 from tests.going_wrong import files_of_at_most, told_once
-from tests.pipeline.toys import SENTENCES, blank, examples, getter, listener, ner_config
+from tests.pipeline.toys import SENTENCES, blank, examples, getter, listener, ner_config, tagger_config
 
 NAMES = ["Ann", "Bob", "Cleo", "Dan", "Eve", "Fay", "Gus", "Hal"]
 
@@ -364,6 +368,67 @@ def test_a_wrong_setting_is_named(config: dict[str, Any], message: str) -> None:
         blank().add_pipe("elmo", config=config)
 
 
+# What listeners ask for after their texts were annotated
+
+
+@pytest.mark.parametrize("store", ["mean", "none"])
+@pytest.mark.parametrize("cache_mb", [0, 1])
+def test_listeners_take_the_batch_that_was_annotated_last(
+    bilm: BiLM, tmp_path: Path, read: Read, store: str, cache_mb: int
+) -> None:
+    nlp = blank()
+    nlp.add_pipe("elmo", config={"store": store, "cache_mb": cache_mb}).load_weights(bilm)
+    nlp.add_pipe("ner", config=ner_config(listener()))
+    nlp.add_pipe("tagger", config=tagger_config(listener()))
+    nlp.initialize(getter(nlp))
+    nlp.to_disk(tmp_path)
+    loaded: Any = spacy.load(tmp_path)
+    doc_layers = loaded.get_pipe("elmo").doc_layers
+    texts = [" ".join(f"w{(i * 31 + j) % 997}" for j in range(100)) for i in range(120)]  # 1.2 MB a batch
+    read.forget()
+    assert len(list(loaded.pipe(texts, batch_size=60))) == len(texts)
+    assert read.words == 120 * 100
+    assert len(doc_layers._held.arrays) == 60
+    loaded("Ann went to Rome .")
+    assert read.words == 120 * 100 + 5
+    assert len(doc_layers._held.arrays) == 1
+    assert not doc_layers._memo  # these texts do not come back
+    assert loaded("Ann went to Rome .")._.elmo is None or store == "mean"
+
+
+def test_what_is_held_is_of_these_weights(bilm: BiLM, read: Read) -> None:
+    nlp = blank()
+    elmo = nlp.add_pipe("elmo", config={"store": "none"})
+    elmo.load_weights(bilm)
+    nlp.add_pipe("ner", config=ner_config(listener()))
+    doc = nlp.make_doc("Ann went to Rome .")
+    (before,) = elmo.predict([doc])
+    (held,), _ = elmo.layers_for([doc], is_train=False)
+    assert held is before
+    elmo.load_weights(copy.deepcopy(bilm).initialize(9))
+    (after,), _ = elmo.layers_for([doc], is_train=False)
+    assert (after != before).any()
+    assert read.words == 10
+
+
+def test_every_thread_holds_a_batch_of_its_own(bilm: BiLM, read: Read) -> None:
+    nlp = blank()
+    elmo = nlp.add_pipe("elmo", config={"store": "none"})
+    elmo.load_weights(bilm)
+    nlp.add_pipe("ner", config=ner_config(listener()))
+    docs, together = [nlp.make_doc("Ann went ."), nlp.make_doc("Bob slept .")], threading.Barrier(2, timeout=60)
+
+    def annotated_and_listened_to(doc: Doc) -> None:
+        (expected,) = elmo.predict([doc])
+        together.wait()
+        (layers,), _ = elmo.layers_for([doc], is_train=False)
+        np.testing.assert_array_equal(layers, expected)
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(annotated_and_listened_to, docs)) == [None, None]
+    assert read.words == 6
+
+
 # What goes wrong
 
 
@@ -488,3 +553,21 @@ def test_two_pipes_share_a_folder(bilm: BiLM, tmp_path: Path, read: Read) -> Non
     for one, name in zip(first, ("one", "two"), strict=True):
         np.testing.assert_array_equal(again._.elmo.of(name).layers, one)
     assert read.words == 0
+
+
+def test_a_pickle_in_another_program_has_not_begun_to_train(bilm: BiLM, tmp_path: Path) -> None:
+    doc_layers = with_cache(bilm, tmp_path / "cache").get_pipe("elmo").doc_layers
+    assert doc_layers.trains
+    assert copy.deepcopy(doc_layers).trains
+    (tmp_path / "pickle").write_bytes(pickle.dumps(doc_layers))
+    # In containers the first process has the number 1 everywhere.
+    code = """
+import os, pickle, sys
+from pathlib import Path
+
+os.getpid = lambda: int(sys.argv[2])
+print(pickle.loads(Path(sys.argv[1]).read_bytes()).trains)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "pickle"), str(os.getpid())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.stdout.strip() == "False", done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from pathlib import Path
 from typing import Any
@@ -397,6 +398,54 @@ def test_a_listener_without_elmo_says_so() -> None:
     nlp.add_pipe("ner", config=ner_config(listener("somewhere")))
     with pytest.raises(ElmoError, match="no `elmo` component named 'somewhere' before"):
         nlp.initialize(getter(nlp))
+
+
+def says_what_is_missing(nlp: Any, which: str) -> None:
+    gc.collect()
+    match = f"connected to nothing: there is {which} before"
+    with pytest.raises(ElmoError, match=match):
+        nlp("Ann went to Rome .")
+    with pytest.raises(ElmoError, match=match):
+        nlp.update(examples(nlp), sgd=Adam(0.001), losses={})
+
+
+def test_a_listener_whose_elmo_was_removed_says_so_at_once(bilm: BiLM) -> None:
+    """It went on with the pipe that was gone, and a pipeline was saved that could do nothing."""
+    nlp = pipeline(bilm, ner=listener())
+    train(nlp, 1)
+    nlp.remove_pipe("elmo")
+    says_what_is_missing(nlp, "no `elmo` component")
+    nlp.add_pipe("elmo", first=True).load_weights(bilm)
+    assert nlp("Ann went to Rome .")._.elmo.layers.shape == (3, 5, 16)
+
+
+def test_a_listener_that_was_sourced_without_its_elmo_says_so_at_once(bilm: BiLM, tmp_path: Path) -> None:
+    nlp = pipeline(bilm, ner=listener())
+    train(nlp, 1)
+    nlp.to_disk(tmp_path)
+    config = nlp.config
+    config["nlp"]["pipeline"] = ["ner"]
+    config["components"] = {"ner": {"source": str(tmp_path)}}
+    says_what_is_missing(spacy.util.load_model_from_config(config), "no `elmo` component")
+
+
+def test_a_listener_whose_elmo_got_another_name_says_so_at_once(bilm: BiLM) -> None:
+    nlp = pipeline(bilm, ner=listener("elmo"))
+    train(nlp, 1)
+    nlp.rename_pipe("elmo", "other")
+    says_what_is_missing(nlp, "no `elmo` component named 'elmo'")
+    nlp.rename_pipe("other", "elmo")
+    nlp("Ann went to Rome .")
+
+
+def test_a_component_that_is_pickled_alone_keeps_its_elmo(bilm: BiLM) -> None:
+    nlp = pipeline(bilm, ner=listener(elmo_dropout=0.0))
+    train(nlp, 5)
+    ner = pickle.loads(pickle.dumps(nlp.get_pipe("ner")))
+    gc.collect()
+    doc = nlp.make_doc("Ann went to Rome .")
+    (one,), (other,) = (listeners_in(component.model) for component in (nlp.get_pipe("ner"), ner))
+    np.testing.assert_allclose(other.predict([doc])[0], one.predict([doc])[0], atol=1e-5)
 
 
 def test_an_unloaded_frozen_elmo_says_so(bilm: BiLM) -> None:

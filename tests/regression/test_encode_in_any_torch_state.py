@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import spacy
 import torch
 
+from spacy_elmo import load_bilm, save_bilm
 from spacy_elmo.bilm.config import BiLMConfig
 from spacy_elmo.bilm.encode import encode
 from spacy_elmo.bilm.matmul import Precision
@@ -75,3 +78,22 @@ def test_out_of_another_dtype_is_refused(bilm: BiLM, n: int) -> None:
 def test_true_is_no_number(bilm: BiLM, setting: str) -> None:
     with pytest.raises(ElmoError, match=f"{setting} is at least .*True"):
         encode(bilm, [["a"]], **cast(Any, {setting: True}))
+
+
+@pytest.mark.parametrize("state", [torch.bfloat16, torch.float64, "meta"], ids=str)
+def test_weights_are_loaded_as_they_are(bilm: BiLM, tmp_path: Path, state: Any) -> None:
+    """They were rounded to a default dtype of bfloat16, for good."""
+    save_bilm(bilm, tmp_path / "native")
+    save_bilm(bilm, tmp_path / "hdf5", format="bilm-hdf5")
+    default = torch.get_default_dtype()
+    device: Any = torch.device("meta") if state == "meta" else nullcontext()
+    try:
+        torch.set_default_dtype(default if state == "meta" else state)
+        with device:
+            loaded = [load_bilm(tmp_path / name) for name in ("native", "hdf5")]
+    finally:
+        torch.set_default_dtype(default)
+    for one in loaded:
+        for name, value in one.state_dict().items():
+            assert (value.dtype, value.device.type) == (torch.float32, "cpu")
+            assert torch.equal(value, bilm.state_dict()[name])

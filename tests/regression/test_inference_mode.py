@@ -1,9 +1,18 @@
-"""What is kept from call to call was made in torch's inference mode, and could not be written to outside of it."""
+"""What is kept was made in torch's inference mode, and could not be written to outside of it."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+import spacy
 import torch
+
+from spacy_elmo import load_bilm, save_bilm
+from spacy_elmo.layers.bilm_model import random_bilm
+from tests.pipeline.toys import examples, getter, listener, tagger_config
+from tests.weights.offering import install
 
 from ..bilm.twins import make_bilm, numpy_twin
 
@@ -35,3 +44,38 @@ def test_a_carried_state_goes_on_outside() -> None:
     for found, wanted in zip((first, second, third), expected, strict=True):
         for tensor, array in zip(found, wanted, strict=True):
             torch.testing.assert_close(tensor.double(), torch.from_numpy(array), rtol=0, atol=1e-5)
+
+
+def test_what_is_loaded_in_inference_mode_can_be_trained(tmp_path: Path) -> None:
+    bilm = random_bilm(lstm_dim=8, projection_dim=4)
+    save_bilm(bilm, tmp_path / "native")
+    save_bilm(bilm, tmp_path / "hdf5", format="bilm-hdf5")
+    nlp: Any = spacy.blank("xx")
+    nlp.add_pipe("elmo").load_weights(bilm)
+    data = nlp.to_bytes()
+    again: Any = spacy.blank("xx")
+    again.add_pipe("elmo")
+    with torch.inference_mode():
+        loaded = [load_bilm(tmp_path / name) for name in ("native", "hdf5")]
+        again.from_bytes(data)
+    for one in (*loaded, again.get_pipe("elmo").bilm):
+        assert not any(parameter.is_inference() for parameter in one.parameters())
+        for name, value in one.state_dict().items():
+            assert torch.equal(value, bilm.state_dict()[name])
+
+
+def test_built_in_weights_that_were_first_used_in_inference_mode_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_bilm(random_bilm(lstm_dim=8, projection_dim=4), tmp_path / "weights")
+    install(tmp_path, monkeypatch, "xx", tmp_path / "weights")
+    nlp: Any = spacy.blank("xx")
+    elmo = nlp.add_pipe("elmo", config={"frozen": False})
+    nlp.add_pipe("tagger", config=tagger_config(listener(elmo_dropout=0.0)))
+    with torch.inference_mode():
+        elmo.predict([nlp.make_doc("Ann went to Rome .")])
+    optimizer = nlp.initialize(getter(nlp))
+    before = elmo.bilm.forward_lstm.layers[0].kernel.detach().clone()
+    for _ in range(5):
+        nlp.update(examples(nlp), sgd=optimizer, losses={})
+    assert not torch.equal(elmo.bilm.forward_lstm.layers[0].kernel, before)

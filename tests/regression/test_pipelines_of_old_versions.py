@@ -36,3 +36,19 @@ def test_it_loads_and_predicts_what_it_did(file: Path, tmp_path: Path) -> None:
     # and it trains on
     losses = nlp.update(examples(nlp), sgd=nlp.resume_training(), losses={})
     assert np.isfinite(list(losses.values())).all()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_what_its_files_say_of_settings_does_not_go_over_the_config(file: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(file) as archive:
+        archive.extractall(tmp_path)
+    settings = {"grad_factor": 0.25, "elmo_dropout": 0.75}
+    config = {"components": {"tagger": {"model": {"tok2vec": settings}}}}
+    nlp: Any = spacy.load(tmp_path / "pipeline", config=config)
+    (_, listener) = nlp.get_pipe("elmo").listeners
+    docs = [nlp.make_doc("word " * 200)]
+    ((dropped,), _) = listener.begin_update(docs)
+    assert 0.65 < (dropped == 0.0).mean() < 0.85
+    again: Any = spacy.load(tmp_path / "pipeline")
+    ((whole,), _) = again.get_pipe("elmo").listeners[1].begin_update(docs)
+    np.testing.assert_array_equal(whole, again.get_pipe("elmo").listeners[1].predict(docs)[0])
