@@ -43,7 +43,7 @@ def training_config(
     optimize: "speed": one tok2vec for all components, and so one mix, of the sizes of spaCy's "efficiency"; the biLM
         computes in bfloat16, and its vectors are kept in float16. "accuracy": a tok2vec for each component, with a mix
         of its own as in the paper, of the sizes of spaCy's "accuracy"; all in float32.
-    weights: `paths.elmo`, as ``load_bilm`` takes it. None: the built-in ones of the language, or to be given in training.
+    weights: `paths.elmo`, as ``load_bilm`` takes it. None: the built-in ones of the language, or given in training.
     Raises ElmoError for a language or component that spaCy does not know, and if no component reads vectors;
         WeightsError for weights that are none.
     """

@@ -319,7 +319,7 @@ def test_what_is_wrong_with_them_is_an_error_of_the_config(
     nlp.to_disk(tmp_path / "pipeline")
     (tmp_path / "pipeline" / "elmo" / "model").write_bytes(blank_model())
     again: Any = spacy.load(tmp_path / "pipeline")
-    with pytest.raises(ElmoConfigError, match="^component 'tagger' was initialized for"):
+    with pytest.raises(ElmoConfigError, match=r"^component 'tagger' was initialized for"):
         again.initialize(getter(again))
     install(tmp_path, monkeypatch, LANG, folder, package="other-elmo")
     with pytest.raises(ElmoConfigError, match=f"^built-in weights '{LANG}' are offered by several packages"):
