@@ -57,7 +57,8 @@ def convert(
         from ..weights.token_embeddings import check_token_embeddings
         from ..weights.vocabulary import read_words
 
-        target_path = as_path(target)  # an empty string would be the working folder
+        as_path(source)  # an empty string would be the working folder
+        target_path = as_path(target)
 
         if token_embeddings is not None and to is not Format.bilm_hdf5:
             raise ElmoError("--token-embeddings are part of bilm-tf's format: add --to bilm-hdf5")
