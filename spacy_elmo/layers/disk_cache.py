@@ -235,7 +235,7 @@ class DiskCache:
     def _note_use(self) -> None:
         """Note that this biLM is in use still, once a minute; where that cannot be, there is no writing either."""
         now = time.time()
-        if now - self._noted < _NOTED:
+        if not self._writes or now - self._noted < _NOTED:
             return
         self._noted = now
 

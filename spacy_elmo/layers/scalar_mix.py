@@ -112,7 +112,7 @@ def forward(
             d_raw: Any = s * (d_s - (s * d_s).sum())
             # Once a batch, in however many parts an update takes it (accumulate_gradient): with the first gradient
             # after a step of the optimizer, which leaves zeros.
-            if not (model.has_grad("scalars") and ops.xp.any(model.get_grad("scalars"))):
+            if settings.l2 and not (model.has_grad("scalars") and ops.xp.any(model.get_grad("scalars"))):
                 d_raw = d_raw + 2.0 * settings.l2 * raw
             model.inc_grad("scalars", d_raw)
         d_layers = [(gamma * s)[:, None, None] * d_y[None] for d_y in d_outputs]
