@@ -9,9 +9,12 @@ as long. Time is that of training steps alone: no start, no reading of text, no 
 
 Both are scored by our evaluator: the perplexity of the whole dev text by the full softmax, each sentence by itself. It
 starts from zero, which only ours was trained for; so bilm-tf, of which TensorFlow's checkpoint is read, is also scored
-from the mean state in which text before a sentence leaves it, and on running text with its state carried on, as it
-trains. What counts is the best of the three. ``--dev-words`` scores a sample from all over the text, for a race with
-less time between its turns. Everything is kept in ``--output``; a race that was stopped goes on.
+from the mean of the states in which its training stands, and on running text whose rows go on from these states, as it
+trains. What counts is the best of the three. (States that are made anew, by reading text from zero, will not do: cells
+that saturate keep for ever what they began with.)
+
+``--dev-words`` scores a sample from all over the text, for a race with less time between its turns. Everything is kept
+in ``--output``; a race that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from thinc.api import Config
 
 from spacy_elmo import BiLM
 from spacy_elmo.bilm.characters import character_ids
+from spacy_elmo.bilm.model import BiLMState
 from spacy_elmo.bilm.output_layer import OutputLayer
 from spacy_elmo.pretraining.config import Settings, load_config, resolve
 from spacy_elmo.pretraining.corpus import EncodedCorpus
@@ -43,7 +47,7 @@ from spacy_elmo.pretraining.perplexity import perplexity
 from spacy_elmo.pretraining.prepare import Corpora, dev_sentences, prepare_corpora
 from spacy_elmo.pretraining.streams import Stream
 from spacy_elmo.pretraining.vocabulary import Vocabulary
-from spacy_elmo.pretraining.warm import with_warm_state
+from spacy_elmo.pretraining.warm import with_start_state
 from spacy_elmo.weights import recognised, save_vocabulary
 
 from .common import existing, machine, parser_for, positive, progress, set_threads, table
@@ -166,7 +170,7 @@ class Rival:
             step, spent = answer["step"], spent + answer["seconds"]
             windows.unlink()
             progress(f"{BILM}: step {step}, {self.seconds + spent:.0f} s, sampled loss {answer['losses'][-1]:.3f}")
-        entry = {"seconds": self.seconds + spent, "tokens": step * ROWS * UNROLL, **self._scores()}
+        entry = {"seconds": self.seconds + spent, "tokens": step * ROWS * UNROLL, **self._scores(step)}
         self.entries.append(entry)
         srsly.write_json(self.folder / "entries.json", self.entries)
 
@@ -182,31 +186,51 @@ class Rival:
         np.savez(path, characters=np.stack(characters), targets=np.stack(targets))
         return path
 
-    def _scores(self) -> Entry:
+    def _scores(self, step: int) -> Entry:
         with recognised(self.checkpoint) as found:
             bilm = found.load()
             softmax, words = output_layer(self.checkpoint, found, bilm)
         dev = self.corpora.dev
         sentences = dev_sentences(dev, self.dev_words)
-        warm = with_warm_state(bilm, self.stream, self.corpora.train.types, reset=None)
+        states = read_states(self.checkpoint / f"states-{step}.npz")
+        warm = with_start_state(bilm, {name: state.mean(dim=1) for name, state in states.tensors().items()})
         scores = {
             "from_zero": perplexity(bilm, softmax, words, sentences).joint,
             "from_mean_state": perplexity(warm, softmax, words, sentences).joint,
-            "carried": carried_perplexity(bilm, softmax, Vocabulary(words), dev, self.dev_words),
+            "carried": carried_perplexity(bilm, softmax, Vocabulary(words), dev, states, self.dev_words),
         }
         return {**scores, "perplexity": min(scores.values())}
 
 
+def read_states(path: Path) -> BiLMState:
+    """Where bilm-tf's training stands: of each direction and layer the cells, (B, H), then the outputs, (B, P)."""
+    with np.load(path) as file:
+        arrays = [torch.from_numpy(file[f"arr_{number}"]) for number in range(len(file.files))]
+    half = len(arrays) // 2
+    ahead, behind = arrays[:half], arrays[half:]
+    return BiLMState(
+        forward_hidden=torch.stack(ahead[1::2]),
+        forward_cell=torch.stack(ahead[::2]),
+        backward_hidden=torch.stack(behind[1::2]),
+        backward_cell=torch.stack(behind[::2]),
+    )
+
+
 @torch.no_grad()
 def carried_perplexity(
-    bilm: BiLM, softmax: OutputLayer, vocabulary: Vocabulary, corpus: EncodedCorpus, words: int = ALL
+    bilm: BiLM,
+    softmax: OutputLayer,
+    vocabulary: Vocabulary,
+    corpus: EncodedCorpus,
+    states: BiLMState,
+    words: int = ALL,
 ) -> float:
     """The joint perplexity of a corpus read as bilm-tf trains: 16 rows of running text, the state carried on.
 
-    words: about so many are read, from 16 places.
+    states: of 16 rows or more, the first of which go on from there. words: about so many are read, from 16 places.
     """
     stream = Stream(corpus, vocabulary, rows=16, unroll_steps=UNROLL, seed=0)
-    state, total, n = bilm.zero_state(stream.rows), 0.0, 0
+    state, total, n = states.rows(slice(stream.rows)), 0.0, 0
     for step in range(min(stream.steps_per_epoch, math.ceil(words / (stream.rows * UNROLL)))):
         window = stream.window(step)
         ids = bilm.token_ids([corpus.types[row] for row in window.type_rows.tolist()])

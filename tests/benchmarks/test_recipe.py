@@ -6,11 +6,13 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks import race, recipe
 from spacy_elmo import BiLM, BiLMConfig
+from spacy_elmo.bilm.model import BiLMState
 from spacy_elmo.bilm.softmax import FullSoftmax
 from spacy_elmo.pretraining.config import load_config, resolve
 from spacy_elmo.pretraining.prepare import prepare_corpora
@@ -110,11 +112,28 @@ def test_running_text_is_scored_with_its_state_carried_on(config: Path, text: Pa
     bilm = BiLM(BiLMConfig(lstm_dim=8, projection_dim=4, filters=((1, 4),), n_highway=1)).initialize(0)
     softmax = FullSoftmax(len(corpora.vocabulary), 4)
     # Without knowledge every word is as likely as any other.
-    found = race.carried_perplexity(bilm, softmax, corpora.vocabulary, corpora.dev)
+    state = bilm.zero_state(20)
+    found = race.carried_perplexity(bilm, softmax, corpora.vocabulary, corpora.dev, state)
     assert found == pytest.approx(len(corpora.vocabulary), rel=1e-5)
-    assert race.carried_perplexity(bilm, softmax, corpora.vocabulary, corpora.dev, 100) == pytest.approx(
-        found, rel=1e-5
-    )
-    # Something that depends on what was read.
+    few = race.carried_perplexity(bilm, softmax, corpora.vocabulary, corpora.dev, state, 100)
+    assert few == pytest.approx(found, rel=1e-5)
+    # Something that depends on what was read, and on the state before it.
     softmax.W.data.normal_(0.0, 30.0, generator=torch.Generator().manual_seed(0))
-    assert race.carried_perplexity(bilm, softmax, corpora.vocabulary, corpora.dev) != pytest.approx(found, rel=0.01)
+    reads = race.carried_perplexity(bilm, softmax, corpora.vocabulary, corpora.dev, state)
+    assert reads != pytest.approx(found, rel=0.01)
+    other = BiLMState.from_tensors({name: tensor + 1 for name, tensor in state.tensors().items()})
+    goes_on = race.carried_perplexity(bilm, softmax, corpora.vocabulary, corpora.dev, other)
+    assert goes_on != pytest.approx(reads, rel=1e-4)
+
+
+def test_the_states_of_bilm_tf_are_read(tmp_path: Path) -> None:
+    # Forward, then backward; of each layer the cells of two rows, then the outputs.
+    arrays = [np.full((2, size), number, dtype=np.float32) for number, size in enumerate([8, 4] * 4)]
+    np.savez(tmp_path / "states.npz", *arrays)
+    found = race.read_states(tmp_path / "states.npz").tensors()
+    assert {name: tensor[:, 1, 3].tolist() for name, tensor in found.items()} == {
+        "forward_hidden": [1, 3],
+        "forward_cell": [0, 2],
+        "backward_hidden": [5, 7],
+        "backward_cell": [4, 6],
+    }
