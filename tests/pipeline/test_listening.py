@@ -445,7 +445,8 @@ def test_a_component_that_is_pickled_alone_keeps_its_elmo(bilm: BiLM) -> None:
     gc.collect()
     doc = nlp.make_doc("Ann went to Rome .")
     (one,), (other,) = (listeners_in(component.model) for component in (nlp.get_pipe("ner"), ner))
-    np.testing.assert_allclose(other.predict([doc])[0], one.predict([doc])[0], atol=1e-5)
+    found, expected = (np.asarray(each.predict([doc])[0]) for each in (other, one))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_an_unloaded_frozen_elmo_says_so(bilm: BiLM) -> None:
