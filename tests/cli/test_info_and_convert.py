@@ -34,7 +34,7 @@ def test_info(call: Call, model: Path) -> None:
     assert printed[-1].startswith("meta.json spacy elmo 0.1.0, lang en, step 4, words ")
     assert ", joint perplexity " in printed[-1]
     assert len(printed) < 20
-    assert max(map(len, printed)) < 350  # nobody wants to see the versions of all packages
+    assert "numpy" not in result.output  # nobody wants to see the versions of all packages
 
 
 def test_info_as_json(call: Call, model: Path) -> None:

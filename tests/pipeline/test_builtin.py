@@ -154,14 +154,19 @@ def test_a_listener_that_is_initialized_alone(offering: Offering, bilm: BiLM) ->
     assert offering.calls == 1
 
 
-def test_a_listener_made_for_another_shape(folder: Path, offering: Offering, tmp_path: Path) -> None:
+def without_its_weights(tmp_path: Path) -> Any:
+    """A pipeline whose tagger was made for other weights than the built-in ones, and has lost them."""
     nlp = blank(LANG)
     nlp.add_pipe("elmo").load_weights(random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4]], char_dim=2))
     nlp.add_pipe("tagger", config=tagger_config(listener()))
     nlp.initialize(getter(nlp))
     nlp.to_disk(tmp_path / "pipeline")
     (tmp_path / "pipeline" / "elmo" / "model").write_bytes(blank_model())
-    again: Any = spacy.load(tmp_path / "pipeline")
+    return spacy.load(tmp_path / "pipeline")
+
+
+def test_a_listener_made_for_another_shape(folder: Path, offering: Offering, tmp_path: Path) -> None:
+    again = without_its_weights(tmp_path)
     with pytest.raises(ElmoError, match="'tagger' was initialized for ELMo weights with 3 layers of width 8; these"):
         again(TEXT)
     assert again.get_pipe("elmo").bilm is None
@@ -312,13 +317,7 @@ def test_what_is_wrong_with_them_is_an_error_of_the_config(
     offering: Offering, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such errors are one message of `spacy train`, others a traceback."""
-    nlp = blank(LANG)
-    nlp.add_pipe("elmo").load_weights(random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4]], char_dim=2))
-    nlp.add_pipe("tagger", config=tagger_config(listener()))
-    nlp.initialize(getter(nlp))
-    nlp.to_disk(tmp_path / "pipeline")
-    (tmp_path / "pipeline" / "elmo" / "model").write_bytes(blank_model())
-    again: Any = spacy.load(tmp_path / "pipeline")
+    again = without_its_weights(tmp_path)
     with pytest.raises(ElmoConfigError, match=r"^component 'tagger' was initialized for"):
         again.initialize(getter(again))
     install(tmp_path, monkeypatch, LANG, folder, package="other-elmo")
