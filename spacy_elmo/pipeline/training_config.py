@@ -14,6 +14,7 @@ from spacy.util import load_model_from_config
 from thinc.api import Config
 
 from ..errors import ElmoError, shown
+from ..weights.builtin import is_name
 from ..weights.files import as_path, exists, made_folder, replacing
 from ..weights.recognise import recognised
 
@@ -85,10 +86,16 @@ def training_config(
     config["nlp"]["pipeline"] = list(config["components"])
     # Docs whose layers are in memory at once.
     config["nlp"]["batch_size"] = 256
-    config["paths"] |= {"vectors": None, "elmo": None if weights is None else os.fspath(weights)}
+    config["paths"] |= {"vectors": None, "elmo": None if weights is None else _as_string(weights)}
     config["training"]["before_to_disk"] = {"@callbacks": "spacy-elmo.mix_notes.v1"}
     config["initialize"]["components"]["elmo"] = {"weights": "${paths.elmo}"}
     return load_model_from_config(config, auto_fill=True).config
+
+
+def _as_string(weights: str | Path) -> str:
+    """A path for a config, where only strings stand: one word would be the name of built-in weights."""
+    text = os.fspath(weights)
+    return os.path.join(os.curdir, text) if isinstance(weights, Path) and is_name(text) else text
 
 
 def write_config(config: Config, path: str | Path, *, overwrite: bool = False) -> None:

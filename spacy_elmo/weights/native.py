@@ -228,8 +228,9 @@ def load_native_softmax(path: Path | str) -> OutputLayer:
     file = path / SOFTMAX_NAME if is_folder(path) else path
     with _opened(file) as stored:
         softmax = _empty_output(stored, file)
-        softmax.to_empty(device="cpu")
-        with torch.no_grad():
+        # As a biLM: able to learn, whatever torch makes for the caller now.
+        with torch.inference_mode(False), torch.no_grad():
+            softmax.to_empty(device="cpu")
             for name, place in softmax.stored().items():
                 place.copy_(checked_values(stored.read(name), name, str(file)))
     return softmax
@@ -252,8 +253,8 @@ def _empty_output(stored: _Stored, file: Path) -> OutputLayer:
             raise WeightsError(f"{file}: is not a softmax layer: no matrix 'W' (found: {sorted(stored.shapes)})")
         output = {"kind": FullSoftmax.kind, "settings": {"n_words": shape[0], "width": shape[1]}}
     try:
-        with torch.device("meta"):
-            softmax: OutputLayer = _OUTPUT_LAYERS[output["kind"]](**output["settings"])
+        with torch.inference_mode(False), torch.device("meta"):
+            softmax: OutputLayer = _OUTPUT_LAYERS[output["kind"]](**output["settings"]).float()
         # A softmax that says that its matrix is another's has none; saved ones never say so.
         shapes = {name: tuple(tensor.shape) for name, tensor in softmax.stored().items()}
     except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, AttributeError) as error:

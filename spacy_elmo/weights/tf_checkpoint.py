@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import torch
+
 from ..bilm.model import BiLM
 from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
@@ -49,7 +51,8 @@ def load_tf_softmax(prefix: Path | str) -> FullSoftmax:
     bundle = read_bundle(as_path(prefix))
     matrix, *shape = _softmax_matrix(bundle)
     bundle.check([matrix, _BIAS])
-    softmax = FullSoftmax(*shape)
+    with torch.inference_mode(False), torch.device("cpu"):
+        softmax = FullSoftmax(*shape).float()
     for name, place in ((matrix, softmax.W.detach()), (_BIAS, softmax.b.detach())):
         bundle.read_into(name, place)
         checked_values(place, name, bundle.where)

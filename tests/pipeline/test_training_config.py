@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from spacy.util import load_model_from_config
 import spacy_elmo
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.errors import ElmoError, WeightsError
+from spacy_elmo.layers.bilm_model import random_bilm
 from spacy_elmo.pipeline.training_config import training_config, write_config
 
 WORDS = ["Ann", "visits", "Oslo", "."]
@@ -164,6 +166,13 @@ def test_what_cannot_be_made(options: Any, message: str) -> None:
 def test_weights_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="no such file or folder"):
         training_config(weights=tmp_path / "nothing")
+
+
+def test_a_path_of_one_word_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spacy_elmo.save_bilm(random_bilm(lstm_dim=8, projection_dim=4), tmp_path / "en")
+    monkeypatch.chdir(tmp_path)
+    for weights, expected in ((Path("en"), os.path.join(".", "en")), ("./en", "./en"), ("en", "en")):
+        assert training_config(pipeline=["ner"], weights=weights)["paths"]["elmo"] == expected
 
 
 def test_a_file_is_not_replaced_unasked(tmp_path: Path) -> None:

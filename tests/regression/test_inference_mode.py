@@ -10,11 +10,16 @@ import spacy
 import torch
 
 from spacy_elmo import load_bilm, save_bilm
+from spacy_elmo.bilm.adaptive import AdaptiveSoftmax
+from spacy_elmo.bilm.softmax import FullSoftmax
 from spacy_elmo.layers.bilm_model import random_bilm
+from spacy_elmo.weights import load_softmax, save_softmax
 from tests.pipeline.toys import examples, getter, listener, tagger_config
 from tests.weights.offering import install
 
 from ..bilm.twins import make_bilm, numpy_twin
+
+TF_CHECKPOINT = Path(__file__).parents[1] / "weights" / "fixtures" / "tf_checkpoint"
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -79,3 +84,23 @@ def test_built_in_weights_that_were_first_used_in_inference_mode_learn(
     for _ in range(5):
         nlp.update(examples(nlp), sgd=optimizer, losses={})
     assert not torch.equal(elmo.bilm.forward_lstm.layers[0].kernel, before)
+
+
+@pytest.mark.parametrize("kind", ["full", "adaptive", "TensorFlow"])
+def test_an_output_layer_is_float32_and_can_be_trained(kind: str, tmp_path: Path) -> None:
+    folder = TF_CHECKPOINT
+    if kind != "TensorFlow":
+        folder = tmp_path
+        made = FullSoftmax(9, 4) if kind == "full" else AdaptiveSoftmax(9, 4, cutoffs=[2, 5], div_value=1.5)
+        save_softmax(made.initialize(1), folder)
+    usual = load_softmax(folder)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode():
+            softmax = load_softmax(folder)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for parameter, expected in zip(softmax.parameters(), usual.parameters(), strict=True):
+        assert not parameter.is_inference()
+        assert parameter.dtype is torch.float32
+        assert torch.equal(parameter, expected)
