@@ -65,9 +65,11 @@ def training_config(
     with_elmo = {
         "@architectures": "spacy-elmo.Tok2VecWithElmo.v1",
         "embed": {**embedding["embed"], "include_static_vectors": False},
+        # What docs/downstream.md found best.
         "elmo": {
             "@architectures": "spacy-elmo.ElmoListener.v1",
-            "mix": {"@architectures": "spacy-elmo.ScalarMix.v1"},
+            "elmo_dropout": 0.1,
+            "mix": {"@architectures": "spacy-elmo.ScalarMix.v1", "layer_norm": True},
         },
         "encode": embedding["encode"],
     }
