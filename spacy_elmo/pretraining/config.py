@@ -40,6 +40,7 @@ FIXED_KEYS = (
     "objective.div_value",
     "objective.head_bias",
     "objective.loss",
+    "objective.tie_weights",
     "objective.unigram_bias",
     "optimizer.@misc",
     "optimizer.name",
