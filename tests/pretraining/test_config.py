@@ -64,7 +64,11 @@ def test_a_filled_config_resolves_to_itself(toy_config: MakeConfig, tmp_path: Pa
         ("optimizer__eps", ".5", r"optimizer\.eps: must be a number"),
         ("objective__n_samples", "99999999999999999999", r"objective\.n_samples: must be a number"),
         ("corpora__train__limit_words", "99999999999999999999", r"corpora\.train\.limit_words: must be a number"),
-        ("optimizer", {"@misc": "spacy-elmo.torch_optimizer.v1", "name": "SGD", "settings": {"lr": "nan"}}, "SGD cannot"),
+        (
+            "optimizer",
+            {"@misc": "spacy-elmo.torch_optimizer.v1", "name": "SGD", "settings": {"lr": "nan"}},
+            "SGD cannot",
+        ),
         ("objective", {"@misc": 3}, r"objective\.@misc: must be a name \(found 3\)"),
         ("logger", {"@loggers": None}, r"logger\.@loggers: must be a name"),
         ("training__threads", 100_000_000, "training.threads"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import spacy
 import torch
 from thinc.api import Config
 from torch import nn
@@ -123,3 +124,34 @@ def test_log_of_another_program(root: Path, text: Path, tmp_path: Path) -> None:
     with pytest.raises(PretrainingError, match=r"logger\.path: .* is no log of evaluations"):
         run(asked, tmp_path / "output")
     assert log.read_text(encoding="utf8") == DEEP + "\n"
+
+
+@spacy.registry.loggers("test.failing_logger.v1")
+def failing_logger(when: str) -> Any:
+    def fail(now: str) -> None:
+        if now == when:
+            raise KeyError(now)
+
+    def setup(nlp: Any, stdout: Any, stderr: Any) -> tuple[Any, Any]:
+        fail("setup")
+        return lambda info: fail("step" if info is None else f"evaluation at {info['step']}"), lambda: fail("finish")
+
+    return setup
+
+
+@pytest.mark.parametrize("when", ["setup", "step", "evaluation at 2", "finish"])
+def test_logger_of_others_that_fails(root: Path, text: Path, tmp_path: Path, when: str) -> None:
+    """A traceback, which did not say what is kept."""
+    asked = config(root, text, training__checkpoint_frequency=2)
+    asked["logger"] = {"@loggers": "test.failing_logger.v1", "when": when}
+    kept = "step-000002" if when in ("evaluation at 2", "finish") else "There was no checkpoint yet"
+    with pytest.raises(PretrainingError, match=rf"the logger failed: KeyError: '{when}'\. .*{kept}"):
+        run(asked, tmp_path)
+    assert run(config(root, text), tmp_path, resume=True).step == 2
+
+
+def test_logger_that_fails_at_the_end_hides_no_error(root: Path, text: Path, tmp_path: Path) -> None:
+    asked = config(root, text, optimizer__learn_rate=1e300)
+    asked["logger"] = {"@loggers": "test.failing_logger.v1", "when": "finish"}
+    with pytest.raises(PretrainingError, match="loss at step 2 is nan"):
+        run(asked, tmp_path)
