@@ -57,5 +57,8 @@ class Undo:
         """
         if not weights:
             return
-        copies = [torch.empty_like(weight).copy_(weights.get(str(n), weight)) for n, weight in enumerate(self._weights)]
+        copies = [
+            torch.empty_like(weight).copy_(weights[str(n)] if n < len(weights) else weight)
+            for n, weight in enumerate(self._weights)
+        ]
         self._before = copies, optimizer_state(optimizer)
