@@ -247,7 +247,10 @@ def step_folders(folder: Path) -> list[Path]:
 
 
 def _numbered(folder: Path) -> list[tuple[int, Path]]:
-    paths = list(folder.iterdir()) if folder.is_dir() else []
+    try:
+        paths = list(folder.iterdir()) if folder.is_dir() else []
+    except OSError as error:
+        raise PretrainingError(f"{folder} cannot be looked at: {error.strerror}") from error
     return [(int(found[1]), path) for path in paths if (found := _STEP.fullmatch(path.name)) and path.is_dir()]
 
 

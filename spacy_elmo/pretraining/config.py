@@ -9,9 +9,10 @@ from __future__ import annotations
 import configparser
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from confection import ConfigValidationError
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
@@ -39,6 +40,7 @@ FIXED_KEYS = (
     "objective.div_value",
     "objective.head_bias",
     "objective.loss",
+    "objective.tie_weights",
     "objective.unigram_bias",
     "optimizer.@misc",
     "optimizer.name",
@@ -149,7 +151,7 @@ class TrainingSettings(_Section):
     patience: int = Field(0, ge=0)
     checkpoint_frequency: int = Field(100, ge=1)
     keep: int = Field(2, ge=1)
-    threads: int = Field(0, ge=0)
+    threads: int = Field(0, ge=0, le=4096)
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
     onednn: bool = False
 
@@ -272,6 +274,7 @@ def resolve(config: Config) -> tuple[Settings, Config]:
             raise PretrainingError(f"the config has a key '{name}' outside any section")
     try:
         tokenizer = (config.get("nlp") or {}).get("tokenizer")  # stays a block: other processes build it too
+        _check_blocks(config)
         filled = registry.fill(_with_tokenizer(config.copy(), None))
         settings = Settings.model_validate(_with_tokenizer(registry.resolve(filled), tokenizer))
     except ValidationError as error:
@@ -281,6 +284,8 @@ def resolve(config: Config) -> tuple[Settings, Config]:
         raise
     except (ConfigValidationError, ValueError) as error:  # a catalogue's unknown name is a ValueError too
         raise PretrainingError(f"the config does not fit: {_message(error)}") from error
+    except Exception as error:  # of a registered function, which may be anybody's
+        raise PretrainingError(f"the config does not fit: {type(error).__name__}: {error}") from error
     if isinstance(settings.optimizer, Optimizer):
         raise PretrainingError(
             "the config does not fit:\n  optimizer: thinc's optimizers (@optimizers) move no weights of torch: take "
@@ -302,6 +307,34 @@ def resolve(config: Config) -> tuple[Settings, Config]:
     filled["corpora"].setdefault("dev", None)
     # One spelling whatever the source of a value (a tuple of the defaults, a list of the file).
     return settings, Config().from_str(filled.to_str())
+
+
+def _check_blocks(section: Mapping[str, Any], path: tuple[str, ...] = ()) -> None:
+    """Refuse what spaCy's registry stumbles over, and strings that registered functions would get for numbers:
+    confection lets pass what Python's ``float`` and ``int`` can read (nan, inf, .5, "0.1", whole numbers of more than
+    64 bits), and leaves it a string.
+    """
+    hints: dict[str, Any] = {}
+    for key in section:
+        name = section[key]
+        if key.startswith("@") and not isinstance(name, str):
+            raise PretrainingError(f"the config does not fit:\n  {_dotted(path, key)}: must be a name (found {name!r})")
+        if key.startswith("@"):
+            # Of unknown names spaCy says more; of classes and the like there may be no hints.
+            with suppress(ValueError, TypeError, NameError, AttributeError):
+                hints = get_type_hints(registry.get(key[1:], name))
+    for key, value in section.items():
+        kinds = {hints.get(key), *get_args(hints.get(key))}
+        if isinstance(value, Mapping):
+            _check_blocks(value, (*path, key))
+        elif isinstance(value, str) and kinds & {int, float} and str not in kinds:
+            raise PretrainingError(
+                f"the config does not fit:\n  {_dotted(path, key)}: must be a number (found {value!r})"
+            )
+
+
+def _dotted(path: tuple[str, ...], key: str) -> str:
+    return ".".join((*path, key))
 
 
 def _with_tokenizer(config: Any, tokenizer: Any) -> Any:

@@ -80,7 +80,7 @@ def _read(output: Path, name: str = LOSSES) -> Iterator[dict[str, Any]]:
                     yield entry
     except FileNotFoundError:
         raise PretrainingError(f"{output}: holds no run of `elmo pretrain`: it has no {name}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PretrainingError(f"{path}: cannot be read: {error}") from error
 
 

@@ -153,7 +153,7 @@ def _lines_before(file: Path, step: int) -> bytes:
             found = json.loads(line)["step"]
             if found < step:
                 kept.append(line)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             if not line.endswith(b"\n"):  # what a killed run was writing
                 continue
             raise PretrainingError(f"logger.path: {file} is no log of evaluations: give another path") from error

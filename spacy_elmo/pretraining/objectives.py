@@ -19,7 +19,7 @@ from ..bilm.softmax import FullSoftmax, SampledSoftmax
 from ..bilm.token_encoder import WordEncoder
 from ..errors import ElmoError, PretrainingError
 from .vectors import Targets, VectorTargets, WordVectors
-from .vocabulary import log_frequencies
+from .vocabulary import N_SPECIAL, log_frequencies
 
 if TYPE_CHECKING:
     from .prepare import Corpora
@@ -178,6 +178,11 @@ def prediction_targets(objective: Objective, corpora: Corpora) -> Targets:
     """
     if isinstance(objective, ContinuousObjective):
         return VectorTargets(objective.vectors, corpora.train.types, corpora.dev.types)
+    if len(corpora.vocabulary) == N_SPECIAL:
+        raise PretrainingError(
+            "no word of the text is in the vocabulary, so there is nothing to predict: lower vocabulary.min_count, or "
+            "give more text"
+        )
     return corpora.vocabulary
 
 

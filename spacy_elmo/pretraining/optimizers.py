@@ -81,7 +81,7 @@ def adamw(
         ]
         groups = [group for group in groups if group["params"]]
         # Fused: one pass over a parameter instead of some ten; on a CPU the softmax's table makes that matter.
-        return RowsAdamW(groups, lr=learn_rate, betas=(beta1, beta2), eps=eps, fused=True)
+        return RowsAdamW(groups, lr=learn_rate, betas=(float(beta1), float(beta2)), eps=eps, fused=True)
 
     return create
 

@@ -87,7 +87,7 @@ def check_output(output: Path, *, resume: bool) -> None:
 def _is_pretrained(folder: Path) -> bool:
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(meta, dict) and "spacy_elmo" in meta
 
@@ -106,7 +106,7 @@ def losses_until(path: Path, step: int) -> bytes:
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
             found = json.loads(line)["step"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             found = None
         # The file of a run whose earlier losses were moved away begins later.
         follows = isinstance(found, int) and (found <= step + 1 if previous is None else found == previous + 1)

@@ -12,7 +12,7 @@ from spacy import Language
 from thinc.api import Config
 
 from ..bilm.model import BiLMState
-from ..errors import PretrainingError
+from ..errors import ElmoError, PretrainingError
 from ..weights.native import save_native, save_softmax
 from ..weights.vocabulary import save_vocabulary
 from .card import model_meta, save_card
@@ -70,16 +70,37 @@ class Run:
             yield
             return
         with closing(LossesFile(task.output / LOSSES, losses)) as self._losses:
-            self._log, finish_log = task.settings.logger(_nlp_of(task.config), task.stdout, task.stderr)
+            with self._logger_may_fail():
+                self._log, finish_log = task.settings.logger(_nlp_of(task.config), task.stdout, task.stderr)
             try:
                 yield
-            finally:
+            except BaseException:
+                with suppress(Exception):  # says nothing as important
+                    finish_log()
+                raise
+            with self._logger_may_fail():
                 finish_log()
 
     def log_resumed(self) -> None:
         """Tell the logger of the evaluation before, if the run goes on after one."""
         if self.standing.info is not None:
-            self._log({**self.standing.info, "resumed_at": self.standing.step})
+            self._tell_logger({**self.standing.info, "resumed_at": self.standing.step})
+
+    def _tell_logger(self, info: dict[str, Any] | None) -> None:
+        with self._logger_may_fail():
+            self._log(info)
+
+    @contextmanager
+    def _logger_may_fail(self) -> Iterator[None]:
+        """Loggers may be anybody's. Raises PretrainingError for whatever they raise."""
+        try:
+            yield
+        except ElmoError:
+            raise
+        except Exception as error:
+            raise PretrainingError(
+                f"the logger failed: {type(error).__name__}: {error}. {last_good_state(self._task.output)}"
+            ) from error
 
     def evaluate(self, signals: Sequence[int]) -> bool:
         """Measure the dev text; keep, write and log the figures; save the model that has them, once it has learnt.
@@ -116,7 +137,7 @@ class Run:
         if ranks.first:
             write_evaluations(self._task.output / EVALUATIONS, at.evaluations)
         at.info = self._info(dev.score, scores, evaluating)
-        self._log(at.info)
+        self._tell_logger(at.info)
         self._recent, self._recent_seconds = [], 0.0
         if at.step > 0:
             self._save_model(LAST)
@@ -173,7 +194,7 @@ class Run:
             self._losses.write({"step": at.step, **result.entry()})
         if result.note:
             task.say(f"Step {at.step}: {result.note}")
-        self._log(None)
+        self._tell_logger(None)
 
     @property
     def checkpoint_is_due(self) -> bool:

@@ -51,8 +51,14 @@ class Undo:
         }
 
     def load(self, weights: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
-        """The inverse of ``tensors``. Raises RuntimeError or KeyError if they are those of another model."""
+        """The inverse of ``tensors``. Averages that a run has only from here on were nothing else before.
+
+        Raises RuntimeError or KeyError if they are those of another model.
+        """
         if not weights:
             return
-        copies = [torch.empty_like(weight).copy_(weights[str(n)]) for n, weight in enumerate(self._weights)]
+        copies = [
+            torch.empty_like(weight).copy_(weights[str(n)] if n < len(weights) else weight)
+            for n, weight in enumerate(self._weights)
+        ]
         self._before = copies, optimizer_state(optimizer)

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Literal, get_args
+from typing import IO, Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -118,7 +118,7 @@ def store_start_states(
         bilm = load_native(folder)
         if bilm.config.state == "warm":
             continue
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf8"))
+        meta = _meta_of(folder)
         warm = done.get(meta["step"])
         if warm is None:
             warm = done[meta["step"]] = with_warm_state(bilm.to(device), stream, types, reset=reset)
@@ -153,3 +153,15 @@ def with_start_state(bilm: BiLM, state: dict[str, Tensor]) -> BiLM:
     warm = BiLM(config, vocabulary=bilm.vocabulary, characters=bilm.characters).to(bilm.device)
     warm.load_state_dict({**bilm.state_dict(), **{f"start_{name}": value for name, value in state.items()}})
     return warm
+
+
+def _meta_of(folder: Path) -> dict[str, Any]:
+    """The ``meta.json`` of a model that a run wrote. Raises PretrainingError if it is another one, or damaged."""
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf8"))
+        if isinstance(meta["step"], int) and isinstance(meta["metrics"], dict):
+            return dict(meta)
+        wrong = "step or metrics are not what they should be"
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        wrong = f"{type(error).__name__}: {error}"
+    raise PretrainingError(f"{folder / 'meta.json'} is damaged ({wrong}): move the folder away, and resume")

@@ -4,11 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import spacy
 
 from spacy_elmo.errors import PretrainingError
 from spacy_elmo.pretraining.config import changed_keys, load_config, resolve
 
 from .conftest import MakeConfig
+
+
+@spacy.registry.loggers("test.broken_logger.v1")
+def broken_logger() -> None:
+    raise TypeError("the logger's own")
 
 
 def test_defaults_are_written_out(toy_config: MakeConfig) -> None:
@@ -53,6 +59,20 @@ def test_a_filled_config_resolves_to_itself(toy_config: MakeConfig, tmp_path: Pa
         ("optimizer__learn_rate", -1.0, "learn_rate is -1"),
         ("optimizer__beta1", 2.0, "beta1 is 2"),
         ("objective", {"@misc": "spacy-elmo.sampled_softmax.v1", "n_samples": 0}, "n_samples"),
+        # Strings that Python reads as numbers were none to our functions, which compared them.
+        ("optimizer__learn_rate", "nan", r"optimizer\.learn_rate: must be a number \(found 'nan'\)"),
+        ("optimizer__eps", ".5", r"optimizer\.eps: must be a number"),
+        ("objective__n_samples", "99999999999999999999", r"objective\.n_samples: must be a number"),
+        ("corpora__train__limit_words", "99999999999999999999", r"corpora\.train\.limit_words: must be a number"),
+        (
+            "optimizer",
+            {"@misc": "spacy-elmo.torch_optimizer.v1", "name": "SGD", "settings": {"lr": "nan"}},
+            "SGD cannot",
+        ),
+        ("objective", {"@misc": 3}, r"objective\.@misc: must be a name \(found 3\)"),
+        ("logger", {"@loggers": None}, r"logger\.@loggers: must be a name"),
+        ("training__threads", 100_000_000, "training.threads"),
+        ("logger", {"@loggers": "test.broken_logger.v1"}, "TypeError: the logger's own"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(toy_config: MakeConfig, key: str, value: Any, named: str) -> None:
