@@ -47,7 +47,7 @@ def test_pretrain_runs_from_nothing_and_goes_on(project: Path, capfd: pytest.Cap
     project_run(project, "pretrain", overrides=few_steps(project))
     printed = capfd.readouterr().out
     assert re.search(r"joint perplexity +\d", printed)
-    assert json.loads((project / "metrics" / "perplexity.json").read_text())["joint_perplexity"] > 1
+    assert json.loads((project / "training" / "bilm" / "perplexity.json").read_text())["joint_perplexity"] > 1
     assert spacy_elmo.load_bilm(project / "training" / "bilm" / "model-best").config.width > 0
     assert len(list(srsly.read_jsonl(project / "training" / "bilm" / "losses.jsonl"))) == 2
 
@@ -68,7 +68,7 @@ def test_pretrain_runs_in_full(project: Path, monkeypatch: pytest.MonkeyPatch) -
     vocabulary = (
         (project / "training" / "bilm" / "model-best" / "vocabulary.txt").read_text(encoding="utf8").split("\n")
     )
-    figures = json.loads((project / "metrics" / "perplexity.json").read_text())
+    figures = json.loads((project / "training" / "bilm" / "perplexity.json").read_text())
     # far from a guess among all words
     assert 1 < figures["joint_perplexity"] < len(vocabulary) / 10
 
@@ -104,6 +104,9 @@ def test_project_file_says_what_is_meant(project: Path) -> None:
     assets = config["assets"]
     assert all(asset["extra"] and asset["git"]["repo"].startswith("https://github.com/") for asset in assets)
     assert {Path(asset["dest"]).parent.name for asset in assets} == {"ner", "tagger_parser"}
+    # spaCy makes them, but not the folder of an asset that it clones.
+    load_project_config(project)
+    assert all((project / asset["dest"]).parent.is_dir() for asset in assets)
     # confection makes one string of two items where one ends and the next begins with a variable
     interpolated = load_project_config(project)["commands"]
     for before, after in zip(config["commands"], interpolated, strict=True):

@@ -160,7 +160,7 @@ def prepared(task: Task, data: Path, folder: Path, share: float, seed: int) -> d
     for split in SPLITS:
         source = task.path(data, split)
         if not source.is_file():
-            raise SystemExit(f"--data: {task.title}: there is no {source}")
+            raise SystemExit(f"--data: {task.title}: there is no {source} (--tasks runs some of them)")
         # The name tells the text: other data make another file.
         known = hashlib.sha256(source.read_bytes()).hexdigest()[:8]
         sample = f"-{share:g}-{seed}" if split == "train" and share < 1 else "-shuffled" if split == "dev" else ""

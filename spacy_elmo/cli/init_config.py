@@ -55,9 +55,10 @@ def init_config(
             return
         write_config(config, output, overwrite=force)
         msg.good("Saved config", str(output))
+        folder = shlex.quote(f"training/{output.stem}")
         builtin = None
         with suppress(ElmoError):  # several packages offer some: one of them is to be named
             builtin = builtin_model(config["nlp"]["lang"])
         data = "--paths.train train.spacy --paths.dev dev.spacy"
         data += " --paths.elmo WEIGHTS" if weights is None and builtin is None else ""
-        typer.echo(f"{COMMAND} train {shlex.quote(str(output))} --output training {data}")
+        typer.echo(f"{COMMAND} train {shlex.quote(str(output))} --output {folder} {data}")

@@ -112,7 +112,7 @@ def model_card(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         f"# ELMo biLM ({lang})",
         "",
         "A bidirectional language model whose layers are contextual word vectors (ELMo), pretrained with "
-        f"[spacy-elmo](https://pypi.org/project/spacy-elmo/) {meta['spacy_elmo']}.",
+        f"spacy-elmo {meta['spacy_elmo']}.",
         "",
         "```python",
         "import spacy",
@@ -133,7 +133,8 @@ def model_card(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:
         "",
         f"## {'Perplexity' if 'joint_perplexity' in meta['metrics'] else 'Loss'}",
         "",
-        f"Of the dev text, after {meta['step']:,} steps ({meta['words']:,} tokens), each sentence by itself:",
+        f"Of {meta['metrics']['n_targets']:,} targets in the dev text, after {meta['step']:,} steps "
+        f"({meta['words']:,} tokens), each sentence by itself:",
         "",
         *_table(("", "forward", "backward", "joint", "bits a character"), _figures(meta)),
         *_start_state(meta.get("start_state")),

@@ -82,13 +82,15 @@ class InstalledDocs:
         return self(nlp) if self.limit_words else self._read(nlp)
 
     def _read(self, nlp: Language) -> Iterator[str]:
+        # A generator: where the cache has the corpus, nothing is parsed.
         modules = [module for module in _modules() if module.in_dev == (self.split == "dev")]
         if not modules:
             raise CorpusError(
                 "No docstrings were found: the installed Python has no source files (.py) of its standard library or "
                 "of spaCy. Give text of your own with spacy-elmo.RawText.v1"
             )
-        return (text for module in modules for text in module.texts(nlp.max_length))
+        for module in modules:
+            yield from module.texts(nlp.max_length)
 
     def fingerprint(self) -> str:
         """Identify what is read, without reading it: split, limit and versions."""

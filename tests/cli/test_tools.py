@@ -56,7 +56,7 @@ def test_config_to_a_file_or_stdout(call: Call, model: Path, tmp_path: Path) -> 
     output = tmp_path / "train.cfg"
     result = call("init-config", *options, output)
     assert result.exit_code == 0, result.output
-    assert f"train {output} --output training --paths.train" in result.output
+    assert f"train {output} --output training/{output.stem} --paths.train" in result.output
     assert "--paths.elmo" not in result.output
     right = training_config(lang="de", pipeline=["ner", "parser"], optimize="accuracy", weights=model)
     config = load_config_from_str(output.read_text(encoding="utf8"))

@@ -42,7 +42,7 @@ def test_the_card_has_all_that_the_run_was(toy_config: MakeConfig, toy_text: Pat
     figures = [result.dev.forward, result.dev.backward, result.dev.joint]
     assert found["this model"][:3] == [f"{figure:.2f}" for figure in figures]
     assert found["this model"][3] == f"{result.dev.scores()['bits_per_character']:.4f}"
-    assert "after 4 steps (96 tokens)" in card
+    assert f"Of {result.dev.n_targets} targets in the dev text, after 4 steps (96 tokens)" in card
     assert found["command"] == [f"`{command}`"]
     assert found["versions"][0].startswith(f"spacy-elmo {__version__}, Python ")
     assert f"torch {torch.__version__}" in found["versions"][0]

@@ -14,7 +14,9 @@ import sympy  # type: ignore[import-untyped]
 
 from spacy_elmo.errors import CorpusError
 from spacy_elmo.pretraining import installed_docs as module
+from spacy_elmo.pretraining.config import load_config, resolve
 from spacy_elmo.pretraining.installed_docs import installed_docs, installed_docs_versions, prose_paragraphs
+from spacy_elmo.pretraining.prepare import prepare_corpora
 
 DOCSTRING = """Return the *smallest* item of an iterable, see :func:`~heapq.nsmallest`.
 
@@ -106,7 +108,7 @@ def test_modules_are_sorted_parsed_and_deduplicated(installed: Path) -> None:
 def test_no_sources_is_an_error(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DISTRIBUTIONS", ("not_there",))
     with pytest.raises(CorpusError, match="No docstrings"):
-        installed_docs()(spacy.blank("en"))
+        next(installed_docs()(spacy.blank("en")))
     with pytest.raises(CorpusError, match="split is 'test'"):
         installed_docs("test")
 
@@ -172,3 +174,19 @@ def test_nothing_is_imported() -> None:
     )
     assert n_modules > 10
     assert not [name for name in imported if name.split(".")[0] in ("networkx", "sympy")]
+
+
+def test_nothing_is_parsed_where_the_cache_has_it(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = load_config(
+        Path(__file__).parents[2] / "configs" / "pretrain.cfg",
+        {"paths.cache": str(tmp_path / "cache"), "vocabulary.min_count": 1},
+    )
+    settings, filled = resolve(config)
+    monkeypatch.setattr(module._Module, "in_dev", property(lambda found: found.path == "d.py"))
+    corpora = prepare_corpora(settings, filled)
+    assert (corpora.train.n_documents, corpora.dev.n_documents) == (3, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_modules", lambda: pytest.fail("parsed again"))
+        assert prepare_corpora(*resolve(config)).hashes == corpora.hashes
