@@ -86,6 +86,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     paths = {"paths.raw": str(folder / "my_text.txt"), "paths.cache": str(folder / "corpus")}
     pretrain(load_config(folder / "configs" / "pretrain.cfg", {**small, **paths}), folder / "training" / "bilm")
+    # of a command that is not run in full
+    (folder / "training" / "my_bilm").symlink_to("bilm", target_is_directory=True)
     nlp = spacy.blank("en")
     words, tags, deps = ["Ann", "swims", "."], ["NNP", "VBZ", "."], ["nsubj", "ROOT", "punct"]
     doc = Doc(nlp.vocab, words=words, tags=tags, heads=[1, 1, 1], deps=deps)
