@@ -167,12 +167,15 @@ def load_native(path: Path | str) -> BiLM:
 
 
 def bilm_to_bytes(bilm: BiLM) -> bytes:
-    """A biLM as safetensors, config and words included. The same weights give the same bytes.
+    """A biLM as safetensors, config and words included. The same weights give the same bytes: in float16 where that
+    holds every value as it is (of weights that were stored so), else in float32.
 
     Raises WeightsError if a weight is NaN or infinite.
     """
     buffer = io.BytesIO()
-    _write(buffer, _finite_tensors(bilm, "the biLM"), _metadata(bilm))
+    tensors = _finite_tensors(bilm, "the biLM")
+    exact = all(torch.equal(tensor.half().to(tensor.dtype), tensor) for tensor in tensors.values())
+    _write(buffer, tensors, _metadata(bilm), "float16" if exact else "float32")
     return buffer.getvalue()
 
 

@@ -125,6 +125,9 @@ def test_what_was_taken_is_saved(offering: Offering, folder: Path, tmp_path: Pat
     nlp.add_pipe("elmo")
     nlp(TEXT)
     nlp.to_disk(tmp_path / "pipeline")
+    # no larger than they came
+    extra = (tmp_path / "pipeline" / "elmo" / "model").stat().st_size - (folder / "model.safetensors").stat().st_size
+    assert 0 < extra < 1000
     again: Any = spacy.load(tmp_path / "pipeline")
     assert again.get_pipe("elmo").bilm is not None
     np.testing.assert_array_equal(again(TEXT)._.elmo.layers, expected(folder))

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import configparser
 import fnmatch
+import hashlib
+import io
+import json
 import re
+import shutil
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -14,11 +18,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from typer.testing import CliRunner
 
+from scripts.builtin_model import absolute_paths, texts_of
+from scripts.builtin_model import main as make_builtin
 from spacy_elmo import BiLM, ElmoError, builtin_models, load_bilm, save_bilm
+from spacy_elmo.cli import elmo_cli
 from spacy_elmo.embedding import embed_file
 from spacy_elmo.errors import WeightsError
 from spacy_elmo.layers.bilm_model import random_bilm
+from spacy_elmo.pretraining.config import load_config
+from spacy_elmo.pretraining.loop import pretrain
 from spacy_elmo.weights import bilm_to_bytes, builtin_model, load_softmax, summary
 from tests.weights.offering import install
 
@@ -195,24 +205,178 @@ def in_the_wheel(name: str, patterns: list[str]) -> bool:
     return any(fnmatch.fnmatchcase(f"models/en/{name}", pattern) for pattern in patterns)
 
 
+# What may be shipped was trained on these alone: names in readers, and the hash of the encoded text.
+TEXTS = {"raw", "wikipedia.txt.xz", "books.txt.xz"}
+TRAINED_ON = {"en": "3d6516a2b73a70b168eeb23774401ee440e638b60f0539148058abaad2bb17f3"}
+
+
+def check_folder(path: Path, root: Path) -> dict[str, Any]:
+    """That a folder of built-in weights is whole, small, and says what it has to. RETURNS: its meta.json."""
+    _, patterns = setup_cfg(root)
+    files = {file.name: file for file in path.iterdir() if file.name != "__pycache__"}
+    assert set(files) == {
+        "__init__.py",
+        "LICENSE",
+        "README.md",
+        "config.json",
+        "meta.json",
+        "model.safetensors",
+        "pretrain.cfg",
+    }
+    # A wheel has what the checkout has.
+    assert [name for name in files if name != "__init__.py" and not in_the_wheel(name, patterns)] == []
+    assert sum(file.stat().st_size for file in files.values()) <= 20e6
+    meta: dict[str, Any] = json.loads(files["meta.json"].read_text(encoding="utf8"))
+    about = [meta[name] for name in ("name", "version", "license")]
+    assert all(isinstance(text, str) and 0 < len(text) <= 60 for text in about)  # `elmo info` shows no longer ones
+    assert meta["sha256"] == hashlib.sha256(files["model.safetensors"].read_bytes()).hexdigest()
+    assert meta["license"].lower() in files["README.md"].read_text(encoding="utf8").lower()
+    assert files["LICENSE"].stat().st_size
+    for name in ("meta.json", "pretrain.cfg", "README.md"):
+        assert absolute_paths(files[name].read_text(encoding="utf8")) == [], name
+    assert meta["initialize"] is None
+    config = load_config(path / "pretrain.cfg")
+    for block in (meta["corpora"]["readers"]["train"], config["corpora"]["train"]):
+        texts = [PurePath(text).name for text in texts_of(block)]
+        assert texts
+        assert set(texts) <= TEXTS
+    stored = safetensors.torch.load_file(files["model.safetensors"])
+    assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
+    loaded = load_bilm(path).state_dict()
+    assert set(loaded) == set(stored)
+    assert all(torch.equal(loaded[name], tensor.float()) for name, tensor in stored.items())
+    return meta
+
+
 def test_what_setup_cfg_offers_is_there(root: Path) -> None:
-    offered, patterns = setup_cfg(root)
+    offered, _ = setup_cfg(root)
     folders = {path.parent for path in (root / "spacy_elmo" / "models").glob("*/model.safetensors")}
     assert set(offered.values()) == {f"spacy_elmo.models.{path.name}" for path in folders}
+    config = configparser.ConfigParser()
+    config.read(root / "setup.cfg", encoding="utf8")
+    assert ("spacy_elmo/models/*/LICENSE" in config["metadata"]["license_files"]) is bool(folders)
     for path in folders:
-        names = {file.name for file in path.iterdir() if file.is_file()}
-        assert names - {"LICENSE", "pretrain.cfg"} == {
-            "__init__.py",
-            "README.md",
-            "config.json",
+        meta = check_folder(path, root)
+        assert meta["lang"] == path.name
+        assert meta["corpora"]["train"]["sha256"] == TRAINED_ON[path.name]
+
+
+@pytest.fixture(scope="module")
+def pretrained(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a small model was pretrained, all paths relative."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    (folder / "raw").mkdir()
+    text = "The cat sat .\nThe dog ran .\n\n" * 30
+    for name in ("raw/wikipedia.txt", "dev.txt"):
+        (folder / name).write_text(text, encoding="utf8")
+    sizes = {"model.lstm_dim": 8, "model.projection_dim": 4, "model.filters": [[1, 4]], "training.max_steps": 2}
+    sizes |= {"training.rows": 2}
+    paths = {"paths.raw": "raw", "paths.dev": "dev.txt", "paths.cache": "cache"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        config = load_config(root / "configs" / "pretrain.cfg", {**sizes, **paths})
+        pretrain(config, Path("out"), stdout=io.StringIO(), stderr=io.StringIO(), command="elmo pretrain en.cfg out")
+    return folder / "out" / "model-best"
+
+
+MAKE = ("--version", "1.0", "--sources", "raw")
+
+
+def test_the_script_makes_such_a_folder(
+    root: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_builtin([str(pretrained), *MAKE, "--models", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "trained on: raw\n" in printed
+    assert "still to be written: README.md, LICENSE" in printed
+    folder = tmp_path / "en"
+    by_hand = {"README.md": "Licence: MIT. By hand.\n", "LICENSE": "MIT, by hand.\n"}
+    for name, text in by_hand.items():
+        (folder / name).write_text(text, encoding="utf8")
+    meta = check_folder(folder, root)
+    assert (meta["name"], meta["version"], meta["license"], meta["lang"]) == ("en", "1.0", "MIT", "en")
+    make_builtin([str(pretrained), *MAKE, "--models", str(tmp_path), "--version", "1.1", "--name", "small"])
+    assert {name: (folder / name).read_text(encoding="utf8") for name in by_hand} == by_hand
+    again = check_folder(folder, root)
+    assert (again["name"], again["version"], again["sha256"]) == ("small", "1.1", meta["sha256"])
+    shown = CliRunner().invoke(elmo_cli, ["info", str(folder)])
+    assert "name small, version 1.1, license MIT, " in shown.output
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        (
             "meta.json",
-            "model.safetensors",
-        }
-        # A wheel has what the checkout has.
-        assert [name for name in names if name != "__init__.py" and not in_the_wheel(name, patterns)] == []
-        with safetensors.safe_open(path / "model.safetensors", framework="pt") as file:
-            assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F16"}  # noqa: SIM118 - no mapping
-        load_bilm(path)
+            '"path": "raw"',
+            '"path": "raw/news.txt.xz"',
+            r"trained on raw/news\.txt\.xz: not in --sources",
+        ),
+        ("meta.json", '"path": "dev.txt"', '"path": "/data/dev.txt"', r"meta\.json names paths .* \(/data/dev\.txt\)"),
+        ("meta.json", "en.cfg out", "en.cfg ~/out", r"meta\.json names paths of one machine \(~/out\)"),
+        ("pretrain.cfg", '"cache"', '"/tmp/cache"', r"pretrain\.cfg names paths of one machine \(/tmp/cache\)"),
+    ],
+)
+def test_what_the_script_refuses(
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str, message: str
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(pretrained, source)
+    text = (source / file).read_text(encoding="utf8")
+    assert old in text
+    (source / file).write_text(text.replace(old, new), encoding="utf8")
+    with pytest.raises(SystemExit):
+        make_builtin([str(source), *MAKE, "--models", str(tmp_path / "models")])
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "models").exists()
+
+
+def test_the_script_takes_what_was_pretrained_here(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        make_builtin([str(folder), *MAKE, "--models", str(tmp_path / "models")])
+    assert "has no meta.json and no pretrain.cfg of `elmo pretrain`" in capsys.readouterr().err
+
+
+def test_texts_of_readers() -> None:
+    raw = {"@readers": "spacy-elmo.RawText.v1", "path": "a/b.txt"}
+    docs = {"@readers": "spacy-elmo.InstalledDocs.v1", "split": "train"}
+    mix = {"@readers": "spacy-elmo.Mix.v1", "sources": {"one": raw, "two": docs}, "weights": {"one": 1.0, "two": 1.0}}
+    assert list(texts_of(mix)) == ["a/b.txt", "spacy-elmo.InstalledDocs.v1"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/tmp/run",
+        "path = '/data/x'",
+        "--paths.raw=/data",
+        "~/texts",
+        "C:\\texts",
+        "D:/x",
+        "\\\\server",
+        "file:///data",
+    ],
+)
+def test_absolute_paths_are_found(text: str) -> None:
+    assert len(absolute_paths(json.dumps(text))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "raw/*.gz",
+        "../raw/x",
+        "${paths.raw}/x",
+        "**/x",
+        "https://pypi.org/project/x/",
+        "km/h, and / or",
+        "Linux-6.1-x86_64",
+    ],
+)
+def test_relative_paths_and_addresses_are_none(text: str) -> None:
+    assert absolute_paths(json.dumps(text)) == []
 
 
 @pytest.mark.parametrize(

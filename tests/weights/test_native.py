@@ -98,6 +98,26 @@ def test_bytes_round_trip_and_are_the_file(bilm: BiLM, tmp_path: Path) -> None:
     assert bilm_to_bytes(load_native(tmp_path)) == data
 
 
+def test_bytes_are_half_as_long_where_float16_holds_every_value(bilm: BiLM, tmp_path: Path) -> None:
+    full = bilm_to_bytes(bilm)
+    save_native(bilm, tmp_path / "half", dtype="float16")
+    rounded = load_native(tmp_path / "half")
+    data = bilm_to_bytes(rounded)
+    assert data == (tmp_path / "half" / "model.safetensors").read_bytes()
+    n = sum(tensor.numel() for tensor in bilm.state_dict().values())
+    assert len(full) - len(data) == pytest.approx(2 * n, abs=16)  # the header is padded to whole 8 bytes
+    found = bilm_from_bytes(data)
+    assert_same(found, rounded)
+    assert {tensor.dtype for tensor in found.state_dict().values()} == {torch.float32}
+    # What is asked for counts in files; one value that float16 lacks, and all are float32.
+    save_native(rounded, tmp_path / "full")
+    assert (tmp_path / "full" / "model.safetensors").stat().st_size == len(full)
+    for value in (1 + 2**-11, 2.0**-25, 65520.0):
+        rounded.state_dict()["forward_lstm.layers.0.bias"][0] = value
+        assert len(bilm_to_bytes(rounded)) == len(full)
+        assert_same(bilm_from_bytes(bilm_to_bytes(rounded)), rounded)
+
+
 def test_the_file_is_read_by_the_safetensors_library(small: BiLM, tmp_path: Path) -> None:
     save_native(small, tmp_path)
     tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
