@@ -14,6 +14,8 @@ from weasel.util import load_project_config
 
 import spacy_elmo
 from spacy_elmo.layers.bilm_model import random_bilm
+from spacy_elmo.pipeline.saved_bilm import bilm_of_pipeline
+from spacy_elmo.weights import bilm_to_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 NER = "Ann B-PER\nvisits O\nOslo B-LOC\n. O\n\nBob B-PER\nleaves O\nRome B-LOC\n. O\n\n"
@@ -85,12 +87,15 @@ def test_downstream_compares_both(
     for name in ("train", "dev", "test"):
         # more than the parser's min_action_freq of each label
         (project / "assets" / task / f"{name}.{suffix}").write_text(text * 40, encoding="utf8")
-    spacy_elmo.save_bilm(random_bilm(seed=0), project / "weights")
+    bilm = random_bilm(seed=0)
+    spacy_elmo.save_bilm(bilm, project / "weights")
     overrides = {"vars.task": task, "vars.weights": "weights", "vars.train_steps": 2}
     project_run(project, "downstream", overrides=overrides)
     assert re.search(rf"^{score} .*\d", capfd.readouterr().out, re.MULTILINE)
     for name in (task, f"{task}_elmo"):
         assert json.loads((project / "metrics" / f"{name}.json").read_text())[score] is not None
+    # The weights that were named, and none that are built in.
+    assert bilm_to_bytes(bilm_of_pipeline(project / "training" / f"{task}_elmo" / "model-best")) == bilm_to_bytes(bilm)
 
     if task == "tagger_parser":  # the same step for either
         return

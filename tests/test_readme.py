@@ -1,10 +1,12 @@
 """Every fenced block of README.md and docs/ is run, or, where that would take long or download, shown to be right.
 
 A new block needs nothing where it is Python; a new command line needs an entry in COMMANDS, or its test fails.
+A value behind a `print(...)`, such as `# 0.63` or `# (3, 256)`, is compared with what is printed.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
@@ -28,8 +30,11 @@ from weasel.cli.document import project_document
 from weasel.cli.run import project_run
 from weasel.util import load_project_config, parse_config_overrides
 
+from spacy_elmo import load_bilm
+from spacy_elmo.pipeline.saved_bilm import bilm_of_pipeline
 from spacy_elmo.pretraining.config import load_config
 from spacy_elmo.pretraining.loop import pretrain
+from spacy_elmo.weights import bilm_to_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -56,6 +61,46 @@ def fenced_blocks(path: Path) -> list[Block]:
         Block(path, text.count("\n", 0, found.start()) + 1, found[1], found[2])
         for found in re.finditer(r"^```(.*)\n((?:.*\n)*?)```$", text, re.MULTILINE)
     ]
+
+
+# A `print(...)` in a line of its own, and what the comment behind it says.
+PRINT = re.compile(r"^( *)(print\(.*\)) +# (.+)$", re.MULTILINE)
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+NEAR = 0.01
+
+
+def is_value(comment: str) -> bool:
+    """Whether a comment is something that may be printed: numbers, a word, a tuple, a list. All else explains."""
+    try:
+        ast.literal_eval(comment)
+    except (SyntaxError, ValueError):
+        return not re.search(r"\s", comment) or not re.search(r"[^\W\d]", NUMBER.sub("", comment))
+    return True
+
+
+def agree(printed: str, expected: str) -> bool:
+    """Whether two lines are the same but for spaces and for numbers, which differ by `NEAR` at most."""
+    texts = ["".join(NUMBER.sub("#", line).split()) for line in (printed, expected)]
+    numbers = [[float(number) for number in NUMBER.findall(line)] for line in (printed, expected)]
+    return texts[0] == texts[1] and all(abs(a - b) <= NEAR + 1e-9 for a, b in zip(*numbers, strict=True))
+
+
+def run_blocks(blocks: list[Block], folder: Path) -> None:
+    """Run Python blocks one after the other, and compare what they print with the values in their comments."""
+    expected: list[tuple[str, str]] = []
+
+    def marked(found: re.Match[str]) -> str:
+        indent, statement, comment = found.groups()
+        if not is_value(comment):
+            return found[0]
+        expected.append((statement, comment))
+        return f"{indent}print('\\x1f{len(expected) - 1}\\x1f', end=''); {statement}"
+
+    printed = run([sys.executable, "-c", "\n".join(PRINT.sub(marked, block.code) for block in blocks)], folder)
+    lines = [(int(number), line) for number, line in re.findall("\x1f(\\d+)\x1f(.*)", printed)]
+    assert {number for number, _ in lines} == set(range(len(expected))), "a line that prints was not reached"
+    wrong = [f"{expected[number]} printed {line}" for number, line in lines if not agree(line, expected[number][1])]
+    assert wrong == []
 
 
 BLOCKS = [block for path in DOCUMENTS for block in fenced_blocks(path)]
@@ -147,9 +192,11 @@ def on_ranks_with_dry_run(words: list[str], folder: Path) -> None:
 
 
 def trains(words: list[str], folder: Path) -> None:
-    """`spacy train`: few steps."""
+    """`spacy train`: few steps. What it saves has the weights that the documents speak of, and no built-in ones."""
     few = ["--training.max_steps", "2", "--training.eval_frequency", "1"]
     as_it_stands([*words, *few], folder)
+    found = bilm_of_pipeline(folder / words[words.index("--output") + 1] / "model-last")
+    assert bilm_to_bytes(found) == bilm_to_bytes(load_bilm(folder / "training" / "bilm" / "model-best"))
 
 
 def makes_config(words: list[str], folder: Path) -> None:
@@ -313,8 +360,37 @@ def test_command_lines(where: str, line: str, workplace: Path) -> None:
 )
 def test_python_blocks_run(path: Path, workplace: Path) -> None:
     # One process for a document: a later block may go on where an earlier one stopped.
-    code = "\n".join(block.code for block in BLOCKS if block.path == path and block.language == "python")
-    run([sys.executable, "-c", code], workplace)
+    run_blocks([block for block in BLOCKS if block.path == path and block.language == "python"], workplace)
+
+
+@pytest.mark.parametrize(
+    "comment", ["0.63", "0.63 0.41", "(3, 13, 256)", "-1", "bank", "['bank', 'river']", "True", "3%"]
+)
+def test_values_are_compared(comment: str) -> None:
+    assert is_value(comment)
+    assert agree(comment, comment)
+    assert not agree(f"{comment} 2", comment)
+
+
+@pytest.mark.parametrize(
+    "comment", ["(tokens, width)", "(width,) of a token, and of a span", "s_j and γ: see tools.md", "0.63 or so"]
+)
+def test_explanations_are_left(comment: str) -> None:
+    assert not is_value(comment)
+
+
+def test_what_is_printed_is_what_the_comment_says(tmp_path: Path) -> None:
+    right = (
+        "for i in (1, 2):\n    print(i / 2, f'{i:.2f}')  # {} {}\nprint((1, 2))  # (1,2)\nprint('x')  # not a value\n"
+    )
+    code = right.replace("{} {}", "0.5 1.00").replace("(1, 2):", "(1,):")
+    run_blocks([Block(ROOT / "README.md", 1, "python", code)], tmp_path)
+    run_blocks([Block(ROOT / "README.md", 1, "python", code.replace("0.5 1.00", "0.509 0.995"))], tmp_path)
+    for old, new in (("0.5 1.00", "0.52 1.00"), ("0.5 1.00", "0.5"), ("(1,2)", "[1, 2]"), ("(1,):", "(1, 2):")):
+        with pytest.raises(AssertionError, match="printed"):
+            run_blocks([Block(ROOT / "README.md", 1, "python", code.replace(old, new))], tmp_path)
+    with pytest.raises(AssertionError, match="not reached"):
+        run_blocks([Block(ROOT / "README.md", 1, "python", code.replace("(1,):", "():"))], tmp_path)
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "ini"], ids=str)

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from spacy_elmo import BiLM, BiLMConfig, ElmoError, save_bilm
 from spacy_elmo.errors import WeightsError
+from spacy_elmo.pipeline.saved_bilm import bilm_of_pipeline
+from spacy_elmo.weights import bilm_to_bytes
 from tests.pipeline.toys import WITHOUT_BUILTIN
 
 
@@ -72,8 +74,11 @@ def test_in_python_it_is_an_error_of_weights(weights: Any, says: str) -> None:
 
 def test_training_goes_on_with_weights(root: Path, train: Path, tmp_path: Path) -> None:
     config = BiLMConfig(lstm_dim=4, projection_dim=3, filters=((1, 4),), char_dim=2)
-    save_bilm(BiLM(config).initialize(0), tmp_path / "bilm")
+    bilm = BiLM(config).initialize(0)
+    save_bilm(bilm, tmp_path / "bilm")
     options = ["--paths.elmo", str(tmp_path / "bilm"), "--training.max_steps", "1", "--training.eval_frequency", "1"]
-    paths = ["--paths.train", str(train), "--paths.dev", str(train)]
+    paths = ["--paths.train", str(train), "--paths.dev", str(train), "--output", str(tmp_path / "out")]
     result = CliRunner().invoke(app, ["train", str(root / "configs" / "ner_elmo.cfg"), *paths, *options])
     assert result.exit_code == 0, result.output
+    # These, and none that are built in.
+    assert bilm_to_bytes(bilm_of_pipeline(tmp_path / "out" / "model-last")) == bilm_to_bytes(bilm)
