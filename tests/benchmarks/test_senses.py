@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.senses import DATA, accuracies, accuracy, main, read_contexts
+from benchmarks.senses import CONTROLS, DATA, Context, accuracies, accuracy, control, interval, main, read_contexts
 from spacy_elmo import save_bilm
 from spacy_elmo.layers.bilm_model import random_bilm
 
@@ -71,17 +71,54 @@ def test_static_vectors_are_at_half() -> None:
         assert all(0.0 <= share <= 1.0 for share in others)
 
 
+def contexts(*sentences: tuple[str, str]) -> list[Context]:
+    return [Context("bank", sense, text.split(), text.split().index("bank")) for sense, text in sentences]
+
+
+def test_controls() -> None:
+    four = contexts(("a", "The bank lent money"), ("a", "In the bank"), ("b", "A muddy bank"), ("b", "the bank of mud"))
+    before, common = CONTROLS.values()
+    # "the" thrice, in both senses: the "b" among them has two of "a" near; "muddy" has none, so all.
+    assert control(four, before) == (0.5 + 0.5 + 0.5 + 0.0) / 4
+    # "the" is what they have in common, with few words beside it or many.
+    assert control(four, common) == (1.0 + 0.5 + 0.5 + 0.0) / 4
+    first = contexts(("a", "bank , one"), ("a", "bank two"), ("b", "So bank"), ("b", "three bank"))
+    assert control(first, before) == (1.0 + 1.0 + 0.5 + 0.5) / 4
+
+
+def test_what_stands_around_a_word_does_not_tell_its_sense() -> None:
+    """A neighbour drawn by lot is right in four of nine cases."""
+    words = read_contexts().values()
+    for alike in CONTROLS.values():
+        shares = [control(one, alike) for one in words]
+        assert np.mean(shares) <= 0.5
+        assert max(shares) <= 0.75
+
+
+def test_intervals_over_words() -> None:
+    shares = np.stack([np.full(24, 0.5), np.arange(24) % 2], axis=1)
+    low, high = interval(shares, seed=0)
+    assert low[0] == high[0] == 0.5
+    # The mean of 24 throws of a coin: 0.5, give or take 1.96 * 0.5 / sqrt(24).
+    assert (low[1], high[1]) == pytest.approx((0.3, 0.7), abs=0.03)
+    assert interval(shares, seed=0).tolist() == [low.tolist(), high.tolist()]
+
+
 def test_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_bilm(random_bilm(n_layers=1), tmp_path / "bilm")
     main([str(tmp_path / "bilm"), "--threads", "1"])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
-    assert rows[0] == ["word", "senses", "layer 0", "layer 1", "mean"]
-    assert [row[0] for row in rows[2:-1]] == list(read_contexts())
+    assert rows[0] == ["word", "senses", "layer 0", "layer 1", "mean", "same word before", "words in common"]
+    assert [row[0] for row in rows[2:-2]] == list(read_contexts())
     assert rows[2][1] == "money, river"
-    assert rows[-1][:3] == [f"all {len(ROWS) // 10}", f"{len(ROWS)} contexts", "50.0%"]
-    shares = np.array([[float(cell.rstrip("%")) for cell in row[3:]] for row in rows[2:]])
+    assert rows[-2][:3] == [f"all {len(ROWS) // 10}", f"{len(ROWS)} contexts", "50.0%"]
+    shares = np.array([[float(cell.rstrip("%")) for cell in row[3:]] for row in rows[2:-1]])
     np.testing.assert_allclose(shares[:-1].mean(axis=0), shares[-1], atol=0.06)
+    assert rows[-1][:3] == ["", "95% over words", "50.0% - 50.0%"]
+    for cell, share in zip(rows[-1][3:], shares[-1], strict=True):
+        low, high = (float(bound.rstrip("%")) for bound in cell.split(" - "))
+        assert low < share < high
     with pytest.raises(SystemExit):
         main([str(tmp_path / "nothing")])
     assert "no such file or folder" in capsys.readouterr().err
