@@ -1,5 +1,6 @@
 """What counting words gives: perplexity of a trigram of the same text, vocabulary and dev sentences as a biLM's.
 
+python -m benchmarks.trigram --model training/bilm/model-best
 python -m benchmarks.trigram --config training/bilm/model-best/pretrain.cfg
 
 The trigram is interpolated, with modified Kneser-Ney smoothing (Chen and Goodman, 1999, section 3; Heafield et al.,
@@ -7,8 +8,12 @@ The trigram is interpolated, with modified Kneser-Ney smoothing (Chen and Goodma
 used), unknown words as <UNK>. Targets are those of `elmo perplexity`: the words of each dev sentence and its boundary.
 The backward trigram is the same thing of the sentences reversed; joint is the exp of the mean of both, as of a biLM.
 
+``--model``: a biLM with its softmax, whose figures stand beside the trigram's: those of `elmo perplexity`. Its own
+config and its softmax's words are taken unless ``--config`` and ``--vocabulary`` name others.
+
 Values of the config can be changed, as in `elmo pretrain`: --paths.raw "texts/*.txt.xz" --paths.dev dev.txt.xz
-``--parts`` divides the dev text: wikipedia=84 books=15 names its first 84 documents and the next 15. Prints a table in
+``--parts`` divides the dev text by documents, as pretraining counts them (one of more than 100,000 characters is
+several): wikipedia=22 news=75 names its first 22 and the 75 that follow, and there are no more. Prints a table in
 Markdown, memory and time. 30 million words take a minute of one core and 1.5 GB.
 """
 
@@ -17,6 +22,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -25,10 +31,13 @@ from spacy_elmo.cli.overrides import config_overrides
 from spacy_elmo.errors import ElmoError
 from spacy_elmo.pretraining.config import load_config, resolve
 from spacy_elmo.pretraining.corpus import EncodedCorpus
+from spacy_elmo.pretraining.measure import output_layer
 from spacy_elmo.pretraining.perplexity import Perplexity
+from spacy_elmo.pretraining.perplexity import perplexities as sentence_perplexities
 from spacy_elmo.pretraining.prepare import prepare_corpora
 from spacy_elmo.pretraining.vocabulary import Vocabulary
 from spacy_elmo.pretraining.word_types import UNK_TYPE
+from spacy_elmo.weights import recognised
 
 from .common import existing, machine, peak_mb, set_threads, table
 
@@ -187,12 +196,33 @@ def measured(train: EncodedCorpus, dev: EncodedCorpus, vocabulary: Vocabulary) -
     return np.stack(losses, axis=1)
 
 
+def measured_bilm(model: Path | str, dev: EncodedCorpus, vocabulary: Vocabulary) -> np.ndarray:
+    """The same under a biLM, as `elmo perplexity` computes it.
+
+    Raises ElmoError for weights without a softmax, or of other words.
+    """
+    with recognised(model) as found:
+        bilm = found.load()
+        softmax, words = output_layer(model, found, bilm)
+    if set(words) != set(vocabulary.words):
+        raise ElmoError(f"{model} predicts other words than the trigram: leave out --vocabulary and --config")
+    _, each = sentence_perplexities(bilm, softmax, words, list(dev.sentences()))
+    return np.log([(one.forward, one.backward) for one in each]) * [[one.n_targets] for one in each]
+
+
+def check_parts(parts: Sequence[tuple[str, int]], n_documents: int) -> None:
+    """ElmoError if the parts are not the whole dev text, or two have one name."""
+    named = sum(n for _, n in parts)
+    if parts and named != n_documents:
+        raise ElmoError(f"--parts names {named} documents, the dev text has {n_documents}")
+    if len({"all", *(name for name, _ in parts)}) <= len(parts):
+        raise ElmoError("--parts: each has a name of its own, and 'all' is taken")
+
+
 def perplexities(losses: np.ndarray, dev: EncodedCorpus, parts: Sequence[tuple[str, int]]) -> dict[str, Perplexity]:
     """By the name of each part of the dev text, and of "all". parts: names and numbers of documents, in order."""
     targets = np.diff(dev.sentence_starts) + 1
     ends = np.cumsum([0, *(n for _, n in parts)])
-    if ends[-1] > dev.n_documents:
-        raise ElmoError(f"--parts names {ends[-1]} documents, the dev text has {dev.n_documents}")
     sentences = dev.document_starts[ends]
     spans = {name: slice(a, b) for (name, _), a, b in zip(parts, sentences[:-1], sentences[1:], strict=True)}
     spans["all"] = slice(0, dev.n_sentences)
@@ -214,28 +244,50 @@ def part(text: str) -> tuple[str, int]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Count, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=existing, required=True, help="of `elmo pretrain`")
+    parser.add_argument("--config", type=existing, help="of `elmo pretrain` (default: the model's)")
+    parser.add_argument("--model", type=existing, help="a folder of `elmo pretrain`, to be measured too")
     parser.add_argument(
-        "--vocabulary", type=existing, help="vocabulary.txt (default: what the config makes of the text)"
+        "--vocabulary",
+        type=existing,
+        help="vocabulary.txt (default: the model's, or what the config makes of the text)",
     )
     parser.add_argument("--parts", type=part, nargs="+", default=[], help="name=documents, in the dev text's order")
     parser.add_argument("--threads", type=int, default=1, help="(default: %(default)s)")
     args, rest = parser.parse_known_args(argv)
     set_threads(args.threads)
-    print(f"{machine(args.threads)}; {args.config}\n")
+    if args.model is not None:
+        args.config = args.config or args.model / "pretrain.cfg"
+        args.vocabulary = args.vocabulary or args.model / "vocabulary.txt"
+    if args.config is None:
+        parser.error("give a --config or a --model")
+    print(f"{machine(args.threads)}; {args.model or args.config}\n")
     start = time.perf_counter()
     try:
         corpora = prepare_corpora(*resolve(load_config(args.config, config_overrides(rest))))
+        check_parts(args.parts, corpora.dev.n_documents)  # before the work
         vocabulary = corpora.vocabulary if args.vocabulary is None else Vocabulary.from_disk(args.vocabulary)
-        losses = measured(corpora.train, corpora.dev, vocabulary)
-        found = perplexities(losses, corpora.dev, args.parts)
+        losses = {"trigram": measured(corpora.train, corpora.dev, vocabulary)}
+        if args.model is not None:
+            losses["biLM"] = measured_bilm(args.model, corpora.dev, vocabulary)
+        found = [perplexities(one, corpora.dev, args.parts) for one in losses.values()]
     except ElmoError as error:
         parser.error(str(error))
     rows = [
-        [name, f"{one.n_targets:,}", *(f"{value:,.2f}" for value in (one.joint, one.forward, one.backward))]
-        for name, one in found.items()
+        [
+            name,
+            f"{one.n_targets:,}",
+            *(
+                f"{value:,.2f}"
+                for each in found
+                for value in (each[name].joint, each[name].forward, each[name].backward)
+            ),
+        ]
+        for name, one in found[0].items()
     ]
-    table(["trigram", "targets", "joint", "forward", "backward"], rows)
+    table(
+        ["part", "targets", *(f"{which}, {what}" for which in losses for what in ("joint", "forward", "backward"))],
+        rows,
+    )
     seconds = time.perf_counter() - start
     words = corpora.train.n_words
     print(f"\n{words:,} words of text, {len(vocabulary):,} in the vocabulary: {seconds:.0f} s, {peak_mb():,.0f} MB")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -7,7 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks.trigram import DISCOUNTS, Trigram, discounts, main, reversed_sentences, with_boundaries
+from spacy_elmo import load_bilm, save_bilm
 from spacy_elmo.pretraining.config import load_config, resolve
+from spacy_elmo.pretraining.loop import pretrain
+from spacy_elmo.pretraining.measure import measure
 from spacy_elmo.pretraining.prepare import prepare_corpora
 
 BEGIN, END, UNK, A, B, C = range(6)
@@ -151,6 +155,36 @@ def test_the_script(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert figures[0] == pytest.approx([3**0.2] * 3, rel=0.1)
     assert figures[1, 0] > 3
     assert printed.splitlines()[-1].startswith("480 words of text, 11 in the vocabulary: ")
+    for parts, says in [
+        (["first=3"], "--parts names 3 documents, the dev text has 2"),
+        (["first=1"], "--parts names 1 documents, the dev text has 2"),
+        (["one=1", "one=1"], "each has a name of its own"),
+        (["one=1", "all=1"], "each has a name of its own"),
+    ]:
+        with pytest.raises(SystemExit):
+            main(["--config", str(config), "--parts", *parts, *options])
+        assert says in capsys.readouterr().err
+
+    # A biLM's figures beside them: of all what `elmo perplexity` says, of a part what it would say of its sentences.
+    sizes = {"model.lstm_dim": 8, "model.projection_dim": 4, "model.filters": [[1, 4]]}
+    steps = {"training.max_steps": 2, "training.rows": 2}
+    pretrain(load_config(config, {**overrides, **sizes, **steps}), tmp_path, stdout=io.StringIO(), stderr=io.StringIO())
+    model = tmp_path / "model-best"
+    main(["--model", str(model), "--parts", "first=1", "second=1"])
+    printed = capsys.readouterr().out
+    beside = [[cell.strip() for cell in line[1:-1].split("|")] for line in printed.splitlines() if line.startswith("|")]
+    assert [row[:5] for row in beside[2:]] == rows[2:]
+    total = measure(model).total
+    assert beside[-1][5:] == [f"{value:.2f}" for value in (total.joint, total.forward, total.backward)]
+    (tmp_path / "part.txt").write_text("\n".join(dev[3:]), encoding="utf8")
+    second = measure(model, text=tmp_path / "part.txt").total
+    assert beside[3][1] == str(second.n_targets)
+    assert beside[3][5:] == [f"{value:.2f}" for value in (second.joint, second.forward, second.backward)]
+    save_bilm(load_bilm(model), tmp_path / "alone")
+    for path, says in [("alone", "pretrain.cfg"), ("nothing", "there is no")]:
+        with pytest.raises(SystemExit):
+            main(["--model", str(tmp_path / path)])
+        assert says in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main(["--config", str(config), "--parts", "first=3", *options])
-    assert "--parts names 3 documents, the dev text has 2" in capsys.readouterr().err
+        main([])
+    assert "give a --config or a --model" in capsys.readouterr().err
