@@ -1,6 +1,7 @@
 """Does memory stay flat? Resident memory while `nlp.pipe` annotates sentence after sentence in one process.
 
 python -m benchmarks.rss --sentences 100000
+python -m benchmarks.rss --model en
 
 The text goes on and on with new words, as Wikipedia does, so that what is remembered of words would show. Each size has
 a process of its own. Memory is in MB (10**6 bytes).
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Annotate with each size, print the table."""
     parser = parser_for(__doc__, rounds=0)
     add_sizes(parser)
+    parser.add_argument("--model", help="name or path of weights, in place of random ones of each size")
     parser.add_argument("--sentences", type=int, default=100_000, help="number of them (default: %(default)s)")
     parser.add_argument("--types", type=int, default=WIKIPEDIA.n_types, help="of words (default: %(default)s)")
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = []
     with ExitStack() as stack:
         peers = Peers(stack, args.threads)
-        for size in args.size:
+        for size in args.size if args.model is None else [args.model]:
             peers.add(
                 size,
                 sys.executable,
@@ -43,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 types=args.types,
                 batch_size=max(1, min(1000, args.sentences // 100)),  # memory is read between batches
                 seed=args.seed,
+                model=args.model,
             )
             done = 0
             for mark in MARKS:

@@ -11,7 +11,7 @@ from typing import Any
 import spacy
 import torch
 
-from spacy_elmo import BiLM
+from spacy_elmo import BiLM, load_bilm
 
 from ..common import SIZES, WIKIPEDIA, peak_mb, sentence_stream
 from .protocol import Job, serve
@@ -26,13 +26,15 @@ def resident_mb() -> float:
 
 
 def load(
-    *, threads: int, size: str, precision: str, types: int, batch_size: int, seed: int
+    *, threads: int, size: str, precision: str, types: int, batch_size: int, seed: int, model: str | None = None
 ) -> tuple[dict[str, Job], dict[str, Any]]:
-    """size: of the biLM. types: that the text is made of. batch_size: of nlp.pipe."""
+    """size: of the biLM. model: name or path of weights, in place of random ones. types: that the text is made of.
+    batch_size: of nlp.pipe.
+    """
     torch.set_num_threads(threads)
     nlp = spacy.blank("en")
     elmo: Any = nlp.add_pipe("elmo", config={"precision": precision})
-    elmo.load_weights(BiLM(SIZES[size]).initialize(seed))
+    elmo.load_weights(BiLM(SIZES[size]).initialize(seed) if model is None else load_bilm(model))
     texts = (" ".join(words) for words in sentence_stream(WIKIPEDIA._replace(n_types=types), seed))
     first = next(texts)  # the stream's own memory is taken before the first look
     # One stream and one pipe over all jobs: nothing starts anew between two looks.
