@@ -1,4 +1,5 @@
-"""Every fenced block of README.md and docs/ is run, or, where that would take long or download, shown to be right.
+"""Every fenced block of README.md, docs/ and the cards of built-in weights is run, or, where that would take long or
+download, shown to be right.
 
 A new block needs nothing where it is Python; a new command line needs an entry in COMMANDS, or its test fails.
 A value behind a `print(...)`, such as `# 0.63` or `# (3, 256)`, is compared with what is printed.
@@ -37,7 +38,8 @@ from spacy_elmo.pretraining.loop import pretrain
 from spacy_elmo.weights import bilm_to_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+CARDS = (ROOT / "spacy_elmo" / "models").glob("*/README.md")
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *CARDS])
 # Documents, so many that some are held out.
 TEXT = "\n".join(f"The river bank was muddy. Bank number {i} lent us money.\nNobody swims there.\n" for i in range(300))
 
