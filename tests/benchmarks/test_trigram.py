@@ -174,8 +174,8 @@ def test_the_script(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().out
     beside = [[cell.strip() for cell in line[1:-1].split("|")] for line in printed.splitlines() if line.startswith("|")]
     assert [row[:5] for row in beside[2:]] == rows[2:]
-    total = measure(model).total
-    assert beside[-1][5:] == [f"{value:.2f}" for value in (total.joint, total.forward, total.backward)]
+    whole = measure(model).total
+    assert beside[-1][5:] == [f"{value:.2f}" for value in (whole.joint, whole.forward, whole.backward)]
     (tmp_path / "part.txt").write_text("\n".join(dev[3:]), encoding="utf8")
     second = measure(model, text=tmp_path / "part.txt").total
     assert beside[3][1] == str(second.n_targets)
