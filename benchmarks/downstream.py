@@ -23,7 +23,7 @@ Arms; those whose files are given are run, or those that ``--arms`` names:
     pretrain     the same, begun with weights of `spacy pretrain`: --init-tok2vec
     vectors      the same, with static vectors in the embedding: --vectors
     glove        the same with others, of another text: --glove
-    elmo         [embedding; ELMo] into the encoder, the biLM frozen: --elmo
+    elmo         [embedding; ELMo] into the encoder, the biLM frozen: --elmo, a path or a name of built-in weights
     adapted      the same, the biLM adapted to the task's text: --adapted "adapted/{task}/model-best"
     top, uniform, output, both
                  ELMo's top layer alone, the plain mean of its layers; ELMo beside the encoder's output, or in both
@@ -328,7 +328,8 @@ class Grid:
         for task in self.args.tasks:
             models: dict[str, Run] = {}
             for run in sorted(runs, key=lambda run: -run.share):
-                if run.task == task and not run.seed and (self.folder(run) / "model-best").exists():
+                done = self.result(run).exists() and (self.folder(run) / "model-best").exists()
+                if run.task == task and not run.seed and done:
                     models.setdefault(run.arm.name, run)
             if not models:
                 continue

@@ -114,10 +114,11 @@ def summary(results: Sequence[Result], speeds: Mapping[str, Any]) -> dict[str, A
             rows.append(row)
     # A time of other weights under the same name is none of these runs'.
     known = {(run["task"], run["arm"], material_hash(run)) for run in results}
-    speed = {
-        task: {arm: one["rates"] for arm, one in by_arm.items() if (task, arm, one["material"]) in known}
-        for task, by_arm in speeds.items()
-    }
+    speed: dict[str, dict[str, list[float]]] = {}
+    for task, by_arm in speeds.items():
+        for arm, one in by_arm.items():
+            if (task, arm, one["material"]) in known:
+                speed.setdefault(task, {})[arm] = one["rates"]
     return _plain({"cells": rows, "speed": speed, "warnings": mixtures(results), "runs": list(results)})
 
 

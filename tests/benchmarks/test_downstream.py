@@ -212,6 +212,17 @@ def test_steps_and_evaluations_fit_the_task(data: Path, bilm: Path, tmp_path: Pa
     assert found["conll", 0.01] == (1500, 10)
 
 
+def test_what_is_done_stays_done_when_more_is_given(data: Path, bilm: Path, tmp_path: Path) -> None:
+    given = ["--data", str(data), "--output", str(tmp_path), "--elmo", str(bilm)]
+    later = ["--vectors", "v", "--init-tok2vec", "t", "--glove", "g", "--adapted", "{task}", "--transformer", "x"]
+    for arm in ("spacy", "elmo", "top"):
+        run = downstream.Run("conll", 0.1, ARMS[arm], 1)
+        (before, after) = (
+            downstream.Grid(options(*given, *more)).prepare(run)[2] for more in ([], [*later, "--cache-mb", "7"])
+        )
+        assert before == after
+
+
 def test_a_folder_that_is_no_bilm_stops_the_grid_at_once(data: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     given = ["--data", str(data), "--output", str(tmp_path / "out"), "--elmo", str(tmp_path / "empty")]
@@ -753,9 +764,9 @@ def test_adapted_to_the_words_of_a_task(
     path = str(tmp_path / "adapted" / "{task}" / "model-best")
     _, _, notes = downstream.Grid(options(*out, "--elmo", str(bilm), "--adapted", path)).prepare(run)
     assert notes["material"]["sha256"] == bilm_fingerprint(model)
-    for elmo, adapted in ((str(model), path), (str(bilm), str(bilm))):
+    for given_bilm, given_adapted in ((str(model), path), (str(bilm), str(bilm))):
         with pytest.raises(SystemExit, match=r"adapted: .* was not adapted from the biLM of --elmo"):
-            downstream.Grid(options(*out, "--elmo", elmo, "--adapted", adapted)).prepare(run)
+            downstream.Grid(options(*out, "--elmo", given_bilm, "--adapted", given_adapted)).prepare(run)
 
     # Rates that spoil it leave it as it was.
     given = ["--data", str(data), "--weights", str(model), "--output", str(tmp_path / "spoilt"), "--tasks", "conll"]
@@ -856,6 +867,7 @@ def test_the_report_of_made_up_results(tmp_path: Path, capsys: pytest.CaptureFix
     assert "| conll | 10% | elmo | ner, input | 0.20 0.35 0.45 | 1.50 |" in lines
     assert "| conll | elmo | 1,000 | (900 - 1,200) |" in lines
     assert not any(line.startswith("| conll | normed | 1,000") for line in lines)  # of other weights
+    assert summary(results, {"conll": {"normed": {**timed, "material": "of another"}}})["speed"] == {}
 
     pytest.importorskip("matplotlib")
     draw(found, tmp_path / "figure.svg")
