@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import sqlite3
@@ -211,15 +210,20 @@ class DiskCache:
             for table in _TABLES:
                 db.execute(table)
             now = self._noted = time.time()
+            before = db.execute("SELECT used FROM models WHERE name = ?", (self._name,)).fetchone()
             db.execute(
                 "INSERT INTO models (name, used) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET used = ?",
                 (self._name, now, now),
             )
-            # The limit may have been higher when the file was written.
+            # The limit may have been higher when the file was written. What is in use stays: a run in progress may
+            # read it, with this biLM too.
             (own,) = db.execute("SELECT id FROM models WHERE name = ?", (self._name,)).fetchone()
             too_much = self._used(db) - self.limit_mb * 10**6
             if too_much > 0:
-                self._remove(db, too_much, [*self._others(db, own, math.inf), own])
+                unused = self._others(db, own, now - _IN_USE)
+                if before is not None and before[0] < now - _IN_USE:
+                    unused.append(own)
+                self._remove(db, too_much, unused)
             db.execute("COMMIT")
             if too_much > 0:
                 # As a script: it gives rows of no columns, after the first of which a cursor would stop.
