@@ -81,7 +81,8 @@ class DiskCache:
     the biLM (``model_name``). Where there is no more room, what other biLMs have left goes first, the one that was not
     used for the longest time before the others, but for those that were used within the last hour: two that run at the
     same time would take each other's room for ever. Then nothing more is written: to drop a text of this one for
-    another of this one would help no epoch.
+    another of this one would help no epoch. Where the file that is opened is larger than the limit, the same goes, and
+    then what this biLM has, if it was not used for an hour either.
 
     Whatever is wrong is told by a warning, once: the folder cannot be made or written to, the disk is full, the limit
     is reached, another process does not let go of the file, it is damaged (another is then begun in its place).
