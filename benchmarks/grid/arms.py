@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from spacy.util import dot_to_object, load_config
 from thinc.api import Config
 
 from spacy_elmo import load_bilm
+from spacy_elmo.weights.builtin import builtin_model
 
 from .tasks import SELECTION, TASKS, Task
 
@@ -113,12 +115,30 @@ def fingerprint(path: Path) -> str:
     if not path.exists():
         raise SystemExit(f"there is no {path}")
     digest = hashlib.sha256()
-    for file in [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file()):
+    inside = (one for one in path.rglob("*") if one.is_file() and one.name != "README.md")
+    for file in [path] if path.is_file() else sorted(one for one in inside if "__pycache__" not in one.parts):
         digest.update(str(file.relative_to(path)).encode())
         with file.open("rb") as opened:
             for block in iter(lambda: opened.read(2**22), b""):
                 digest.update(block)
     return digest.hexdigest()[:16]
+
+
+def bilm_fingerprint(path: Path) -> str:
+    """A hash of what a biLM's vectors depend on, in whatever files it lies. Raises ElmoError where there is none."""
+    bilm = load_bilm(path)
+    about = [bilm.config.to_options(), bilm.vocabulary, bilm.characters]
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, value in sorted(bilm.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def located(weights: str) -> Path:
+    """The path of a biLM, which may be given by the name of built-in weights. Raises ElmoError where these are gone."""
+    offered = None if Path(weights).exists() else builtin_model(weights)
+    return (Path(weights) if offered is None else offered.path()).resolve()
 
 
 def config_of(
@@ -161,7 +181,7 @@ def config_of(
         changes["paths.vectors"] = str(material)
         changes["tok2vec.embed.include_static_vectors"] = True
     elif arm.base == "transformer":
-        changes |= _transformer(config, task, str(material))
+        changes |= _transformer(config, str(material), steps)
     settings = dict(arm.settings)
     places = settings.pop("places", "input")
     if "layers" in settings:
@@ -195,7 +215,7 @@ def _fixed(layers: str, weights: Path) -> list[float]:
     return [NO_WEIGHT if layers == "top" else 0.0] * (n_layers - 1) + [0.0]
 
 
-def _transformer(config: Config, task: Task, name: str) -> dict[str, Any]:
+def _transformer(config: Config, name: str, steps: int) -> dict[str, Any]:
     """A transformer in the place of the tok2vec, fine-tuned, as spaCy's `init config --gpu` has it."""
     config["components"] = {
         "transformer": {
@@ -218,14 +238,27 @@ def _transformer(config: Config, task: Task, name: str) -> dict[str, Any]:
         "pooling": {"@layers": "reduce_mean.v1"},
         "upstream": "*",
     }
-    changes: dict[str, Any] = {"nlp.pipeline": list(config["components"])}
-    for component in config["components"]:
+    changes: dict[str, Any] = {
+        "nlp.pipeline": list(config["components"]),
+        "training.accumulate_gradient": 3,
+        "training.batcher": {
+            "@batchers": "spacy.batch_by_padded.v1",
+            "discard_oversize": True,
+            "size": 2000,
+            "buffer": 256,
+            "get_length": None,
+        },
+        "training.optimizer.learn_rate": {
+            "@schedules": "warmup_linear.v1",
+            # The template's 250 are of 20,000 steps.
+            "warmup_steps": min(250, steps // 10),
+            "total_steps": "${training.max_steps}",
+            "initial_rate": 5e-5,
+        },
+    }
+    for component, block in config["components"].items():
         if component != "transformer":
             changes[f"components.{component}.model.tok2vec"] = listener
-    changes["training.optimizer.learn_rate"] = {
-        "@schedules": "warmup_linear.v1",
-        "warmup_steps": 250,
-        "total_steps": "${training.max_steps}",
-        "initial_rate": 5e-5,
-    }
+            if "use_upper" in block["model"]:
+                changes[f"components.{component}.model.use_upper"] = False
     return changes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,11 +13,18 @@ from spacy_elmo.figures import new_figure, picture
 from spacy_elmo.weights.files import replacing
 
 from ..common import number, table
-from .arms import ARMS
+from .arms import ABLATIONS, ARMS
 from .tasks import TASKS
 
 Result = dict[str, Any]
 BASELINE, OURS = "spacy", "elmo"
+LAYERS_AND_PLACES = {
+    "top": ("the top one", "input"),
+    "uniform": ("plain mean", "input"),
+    OURS: ("learned", "input"),
+    "output": ("learned", "output"),
+    "both": ("learned", "both"),
+}
 ADAPTED = (
     "† The biLM has read the words of all training sentences of the task, without labels, at 10% and 1% too, and those "
     "of dev, which chose its best state; none of test."
@@ -104,7 +112,41 @@ def summary(results: Sequence[Result], speeds: Mapping[str, Any]) -> dict[str, A
             for key in ("seconds_per_epoch", "processor_seconds_per_epoch", "seconds", "epochs"):
                 row[key] = statistics.median(run[key] for run in runs.values())
             rows.append(row)
-    return _plain({"cells": rows, "speed": dict(speeds), "runs": list(results)})
+    # A time of other weights under the same name is none of these runs'.
+    known = {(run["task"], run["arm"], material_hash(run)) for run in results}
+    speed: dict[str, dict[str, list[float]]] = {}
+    for task, by_arm in speeds.items():
+        for arm, one in by_arm.items():
+            if (task, arm, one["material"]) in known:
+                speed.setdefault(task, {})[arm] = one["rates"]
+    return _plain({"cells": rows, "speed": speed, "warnings": mixtures(results), "runs": list(results)})
+
+
+def material_hash(run: Result) -> str | None:
+    """Of the material of a run; None where it has none."""
+    return (run.get("material") or {}).get("sha256")
+
+
+def mixtures(results: Sequence[Result]) -> list[str]:
+    """Sentences about runs that are put together and are not alike: they may come from several calls."""
+    kinds: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for run in results:
+        of_arm = {"material": material_hash(run), "settings": run.get("settings"), **run.get("versions", {})}
+        for where, about in (
+            (f"{run['task']}, {run['arm']}", of_arm),
+            (f"{run['task']}, {percent(run['share'])}", {"steps": run.get("steps")}),
+        ):
+            for what, value in about.items():
+                of_kind = kinds.setdefault((where, what), {})
+                name = f"{run['task']}-{run['share']:g}-{run['arm']}-{run['seed']}"
+                of_kind.setdefault(json.dumps(value, sort_keys=True), []).append(name)
+    found = []
+    for (where, what), several in kinds.items():
+        (usual, most), *others = sorted(several.items(), key=lambda one: -len(one[1]))
+        if others:
+            named = "; ".join(f"{value} in {', '.join(names)}" for value, names in others)
+            found.append(f"{where}: {what} {usual} in {len(most)} of the runs, but {named}")
+    return found
 
 
 def _plain(value: Any) -> Any:
@@ -125,6 +167,8 @@ def points(mean: float | None, error: float | None, *, sign: bool = False) -> st
 
 def print_report(found: Mapping[str, Any]) -> None:
     """Print the tables of a ``summary``."""
+    for warning in found["warnings"]:
+        print(f"\n**Not alike:** {warning}")
     rows = found["cells"]
     adapted = {run["arm"] for run in found["runs"] if run.get("adapted")}
     shown = {row["arm"]: f"{row['arm']} †" if row["arm"] in adapted else row["arm"] for row in rows}
@@ -152,10 +196,17 @@ def print_report(found: Mapping[str, Any]) -> None:
                 ]
                 for row in ours
                 for other, one in row["against"].items()
+                if other not in ABLATIONS
             ],
         )
     if adapted:
         print(f"\n{ADAPTED}")
+        hashes = {(run["task"], run["arm"]): material_hash(run) for run in found["runs"]}
+        for (task_name, arm), one in hashes.items():
+            if arm in adapted and one is not None and one == hashes.get((task_name, OURS)):
+                print(f"Not adapted: {task_name}. No later state was better on dev, so `{arm}` is `{OURS}` there.")
+    _print_ablations(found["runs"])
+    _print_short(found["runs"])
     _print_mixes(found["runs"])
     if found["speed"]:
         print("\nWords a second at inference, one thread, a test set new to the pipeline: median (slowest - fastest)\n")
@@ -195,6 +246,42 @@ def _cells(row: Mapping[str, Any], shown: Mapping[str, str]) -> list[str]:
         number(row["processor_seconds_per_epoch"]),
         f"{row['seconds'] / 60:.1f}",
     ]
+
+
+def _print_ablations(results: Sequence[Result]) -> None:
+    cells = cells_of(results)
+    rows = []
+    for cell in cells:
+        arms = {arm: runs for arm in LAYERS_AND_PLACES if (runs := cells.get(cell._replace(arm=arm)))}
+        seeds = set.intersection(*map(set, arms.values())) if arms else set()
+        if cell.arm != OURS or len(arms) < 2 or not seeds:
+            continue
+        for metric, name in TASKS[cell.task].metrics.items():
+            # Of seeds that all have: there are more of the learned mix at the input.
+            by_arm = {arm: scores({seed: runs[seed] for seed in sorted(seeds)}, metric) for arm, runs in arms.items()}
+            for arm, values in by_arm.items():
+                one = difference(values, by_arm[OURS])
+                mean, sd, less, error = _plain(
+                    [statistics.mean(values.values()), spread([*values.values()]), one.mean, one.error]
+                )
+                against = ["", ""] if arm == OURS else [points(less, error, sign=True), one.verdict]
+                task = [f"{cell.task}, {name}", percent(cell.share), arm]
+                rows.append([*task, *LAYERS_AND_PLACES[arm], str(len(seeds)), points(mean, sd), *against])
+    if rows:
+        print(f"\nLayers and places of ELMo, the same seeds of all; against `{OURS}`: test, ± standard error\n")
+        header = ["task", "training data", "arm", "layers", "place", "seeds", "test", f"against `{OURS}`", "better"]
+        table(header, rows)
+
+
+def _print_short(results: Sequence[Result]) -> None:
+    short = []
+    for cell, runs in cells_of(results).items():
+        known = [run for run in runs.values() if "best_step" in run]
+        last = sum(run["best_step"] == run["evaluations"][-1]["step"] for run in known)
+        if 2 * last > len(known):
+            short.append(f"{cell.task} {percent(cell.share)} {cell.arm} ({last} of {len(known)})")
+    if short:
+        print(f"\nThe last evaluation was the best in most seeds, so training may be too short: {', '.join(short)}")
 
 
 def _print_mixes(results: Sequence[Result]) -> None:

@@ -34,6 +34,7 @@ class Clock:
     def __init__(self) -> None:
         self.steps: list[tuple[float, float, bool]] = []
         self.words = 0
+        self.scores: list[tuple[float, int]] = []
         self.start = self.last = self._now()
 
     @staticmethod
@@ -46,14 +47,23 @@ class Clock:
         self.steps.append((now[0] - self.last[0], now[1] - self.last[1], info is not None))
         if info is not None:
             self.words = info["words"]
+            self.scores = info["checkpoints"]  # of all evaluations so far, each with its step
         self.last = now
 
-    def figures(self, n_words: int) -> dict[str, float]:
-        """Seconds of a pass over n_words words of training data, evaluations not counted, and how many there were."""
+    def figures(self, n_words: int) -> dict[str, Any]:
+        """Seconds of a pass over n_words words of training data, evaluations not counted, and how many there were; the
+        evaluations, and the step of the best one: of several, the last, whose model spaCy keeps.
+        """
         plain = [step for step in self.steps if not step[2]] or self.steps
         epochs = self.words / n_words
         seconds, processor = (sum(step[i] for step in plain) / len(plain) * len(self.steps) / epochs for i in (0, 1))
-        return {"epochs": epochs, "seconds_per_epoch": seconds, "processor_seconds_per_epoch": processor}
+        return {
+            "epochs": epochs,
+            "seconds_per_epoch": seconds,
+            "processor_seconds_per_epoch": processor,
+            "evaluations": [{"step": step, "score": score} for score, step in self.scores],
+            "best_step": max(self.scores)[1],
+        }
 
 
 clock: Clock

@@ -35,7 +35,9 @@ def neighbors(
     limit: Optional[int] = typer.Option(None, help="Read so many sentences of the text [default: all]"),  # noqa: UP045
     context: int = typer.Option(10, help="Words that are shown on each side"),
     precision: str = typer.Option("float32", help="Of matrix products: float32 or bfloat16"),
-    state: Optional[str] = typer.Option(None, help="zero or warm [default: the weights' own policy]"),  # noqa: UP045
+    state: Optional[str] = typer.Option(  # noqa: UP045
+        None, help="zero or warm [default: as in the pipeline, or the weights' own policy]"
+    ),
     pretokenized: bool = typer.Option(False, "--pretokenized", help="Words are divided by white space"),
     lang: Optional[str] = typer.Option(  # noqa: UP045
         None, help="Language of the tokenizer [default: the pipeline's, or that in the meta.json of the weights, or en]"
@@ -73,7 +75,7 @@ def neighbors(
             limit=limit,
             context=context,
             precision=checked_precision(precision),
-            state=state,
+            state=saved.state if state is None and saved is not None else state,
             pretokenized=pretokenized,
             lang=saved.lang if lang is None and saved is not None else lang,
             text=form or ("orth" if saved is None else saved.text),

@@ -188,13 +188,13 @@ class _Word:
 
 @dataclass
 class _Query:
-    """An occurrence that is asked about, and the nearest others so far, each by what tells it apart."""
+    """An occurrence that is asked about, and the nearest others so far, each by its sentence's words and its place."""
 
     number: int | None
     occurrence: Occurrence
     vector: np.ndarray
-    key: bytes
-    nearest: dict[bytes, Neighbor] = field(default_factory=dict)
+    words: bytes
+    nearest: dict[tuple[bytes, int], Neighbor] = field(default_factory=dict)
     least: float = -np.inf
 
     def offer(self, similarities: np.ndarray, candidates: Sequence[_Candidate], n: int, context: int) -> None:
@@ -206,8 +206,9 @@ class _Query:
             if similarity <= self.least:
                 break
             candidate = candidates[row]
-            key = candidate.key()
-            if key == self.key or key in self.nearest:
+            words = candidate.words()
+            key = words, candidate.position
+            if words == self.words or key in self.nearest:
                 continue
             if len(self.nearest) == n:
                 # The last that came of the least.
@@ -227,10 +228,10 @@ class _Candidate:
     sentence: Sentence
     position: int
 
-    def key(self) -> bytes:
-        """The same for the same place in a sentence of the same words."""
-        digest = hashlib.blake2b("\0".join(self.sentence.tokens).encode("utf8", "surrogatepass"), digest_size=16)
-        return digest.digest() + self.position.to_bytes(4, "little")
+    def words(self) -> bytes:
+        """The same for sentences of the same words."""
+        text = "\0".join(self.sentence.tokens).encode("utf8", "surrogatepass")
+        return hashlib.blake2b(text, digest_size=16).digest()
 
     def occurrence(self, context: int) -> Occurrence:
         tokens, line, position = self.sentence.tokens, self.sentence.line, self.position
@@ -298,7 +299,7 @@ def _in_texts(
         for number, candidate in asked:
             # A copy: a view would hold the whole sentence's.
             vector = vectors[id(candidate.sentence)][candidate.position].copy()
-            queries.append(_Query(number, candidate.occurrence(context), vector, candidate.key()))
+            queries.append(_Query(number, candidate.occurrence(context), vector, candidate.words()))
         if met >= last:
             break
     if not met:
@@ -318,7 +319,7 @@ def _in_sentence(sentence: str, split: Splitter, encode: _Encode, wanted: _Word,
         raise ElmoError(f"the word {shown(wanted.word)} does not occur in the sentence ({' '.join(own.tokens):.200})")
     (vectors,) = encode([own])
     candidates = [_Candidate(own, position) for position in positions]
-    return [_Query(None, one.occurrence(context), vectors[one.position], one.key()) for one in candidates]
+    return [_Query(None, one.occurrence(context), vectors[one.position], one.words()) for one in candidates]
 
 
 def _compare(

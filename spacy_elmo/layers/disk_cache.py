@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import sqlite3
@@ -82,7 +81,8 @@ class DiskCache:
     the biLM (``model_name``). Where there is no more room, what other biLMs have left goes first, the one that was not
     used for the longest time before the others, but for those that were used within the last hour: two that run at the
     same time would take each other's room for ever. Then nothing more is written: to drop a text of this one for
-    another of this one would help no epoch.
+    another of this one would help no epoch. Where the file that is opened is larger than the limit, the same goes, and
+    then what this biLM has, if it was not used for an hour either.
 
     Whatever is wrong is told by a warning, once: the folder cannot be made or written to, the disk is full, the limit
     is reached, another process does not let go of the file, it is damaged (another is then begun in its place).
@@ -211,15 +211,20 @@ class DiskCache:
             for table in _TABLES:
                 db.execute(table)
             now = self._noted = time.time()
+            before = db.execute("SELECT used FROM models WHERE name = ?", (self._name,)).fetchone()
             db.execute(
                 "INSERT INTO models (name, used) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET used = ?",
                 (self._name, now, now),
             )
-            # The limit may have been higher when the file was written.
+            # The limit may have been higher when the file was written. What is in use stays: a run in progress may
+            # read it, with this biLM too.
             (own,) = db.execute("SELECT id FROM models WHERE name = ?", (self._name,)).fetchone()
             too_much = self._used(db) - self.limit_mb * 10**6
             if too_much > 0:
-                self._remove(db, too_much, [*self._others(db, own, math.inf), own])
+                unused = self._others(db, own, now - _IN_USE)
+                if before is not None and before[0] < now - _IN_USE:
+                    unused.append(own)
+                self._remove(db, too_much, unused)
             db.execute("COMMIT")
             if too_much > 0:
                 # As a script: it gives rows of no columns, after the first of which a cursor would stop.

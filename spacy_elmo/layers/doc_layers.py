@@ -9,8 +9,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,8 @@ Key = tuple[bytes, tuple[tuple[int, int], ...]]
 Backprop = Callable[[Sequence[Any]], None]
 
 CACHE_DISK_MB = 10_000
+# A full memo has become useless when so many times the texts that it holds have missed it in a row.
+MISSES_OF_A_USELESS_MEMO = 10
 # Rows of a Doc that are moved at once to make room for white space.
 ROWS_PER_MOVE = 4096
 # Of this program: numbers of processes come again, in containers above all.
@@ -91,6 +93,7 @@ class DocLayers:
         self.cache_dir = cache_dir
         self.cache_disk_mb = cache_disk_mb
         self._trained_by: tuple[bytes, int] | None = None
+        self._told_full = False
         self._forget()
 
     def config(self) -> dict[str, Any]:
@@ -117,9 +120,7 @@ class DocLayers:
         }
 
     def _forget(self) -> None:
-        self._memo: OrderedDict[Key, np.ndarray] = OrderedDict()
-        self._memo_bytes = 0
-        self._memo_version = 0
+        self._begin_memo(0)
         self._held = _Held()
         self._lock = threading.Lock()
         self._disk: DiskCache | None = None
@@ -132,6 +133,8 @@ class DocLayers:
             "_memo",
             "_memo_bytes",
             "_memo_version",
+            "_missed",
+            "_full",
             "_held",
             "_lock",
             "_disk",
@@ -157,8 +160,16 @@ class DocLayers:
         return bool(self._memo or self._held.arrays)
 
     def begin_training(self) -> None:
-        """From now on texts come again: what is computed is kept."""
+        """From now on texts come again: what is computed is kept. Warns, once, where there is no room for them all."""
         self._trained_by = (_PROGRAM, os.getpid())
+        if self._full and self.frozen and self.cache_dir is None and not self._told_full:
+            self._told_full = True
+            warnings.warn(
+                f"elmo: the memo of training texts is full (cache_mb = {self.cache_mb} MB): texts that find no room in "
+                'it are computed anew in every epoch. Raise cache_mb, set dtype = "float16", which takes half the '
+                "room, or set cache_dir, to keep them on disk",
+                stacklevel=2,
+            )
 
     def predict(self, bilm: BiLM, docs: Sequence[Doc], *, hold: bool = False) -> list[np.ndarray]:
         """The layers of each Doc, from the memo or the disk where they have them.
@@ -298,11 +309,13 @@ class DocLayers:
         self._pending: weakref.WeakValueDictionary[Key, _Pending] = weakref.WeakValueDictionary()
         self._due: dict[Key, _Pending] = {}
 
-    def set_frozen(self, frozen: bool) -> None:
+    def set_frozen(self, bilm: BiLM | None, frozen: bool) -> None:
         """Freeze the biLM, and drop the gradients that wait for it, or let it learn from the next update on."""
         self.frozen = frozen
         if frozen:
             self.discard()
+            if bilm is not None:  # what was passed back would move it once it learns again
+                bilm.zero_grad(set_to_none=True)
 
     def _compute(self, bilm: BiLM, docs: Sequence[Doc], spans: Sequence[Offsets]) -> list[np.ndarray]:
         prepare_child_process(on_gpu=bilm.device.type == "cuda")
@@ -350,29 +363,41 @@ class DocLayers:
             outputs.append(output)
         return outputs
 
+    def _begin_memo(self, version: int) -> None:
+        """An empty memo, for these weights."""
+        self._memo: dict[Key, np.ndarray] = {}
+        self._memo_bytes = 0
+        self._memo_version = version
+        self._missed = 0  # texts since the last one that was there
+        self._full = False  # a text has found no room
+
     def _recall(self, version: int, keys: Iterable[Key]) -> dict[Key, np.ndarray]:
+        keys = set(keys)
+        held = self._held.arrays if self._held.version == version else {}
         with self._lock:
             if self._memo_version != version:
-                self._memo.clear()
-                self._memo_bytes = 0
-                self._memo_version = version
+                self._begin_memo(version)
             found = {key: self._memo[key] for key in keys if key in self._memo}
-            for key in found:
-                self._memo.move_to_end(key)
-        if self._held.version == version:
-            found |= {key: self._held.arrays[key] for key in keys if key in self._held.arrays}
-        return found
+            self._missed = 0 if found or not self._memo else self._missed + len(keys.difference(held))
+        return found | {key: held[key] for key in keys if key in held}
 
     def _remember(self, version: int, key: Key, array: np.ndarray) -> None:
+        """Keep a text's layers while there is room.
+
+        Then what is there stays, so that every epoch finds the same texts: to drop the oldest for the newest would find
+        next to none of more text than there is room for. What nobody asks for any more goes, all at once.
+        """
         limit = self.cache_mb * 10**6
         with self._lock:
-            if array.nbytes > limit or key in self._memo or self._memo_version != version:
+            if key in self._memo or self._memo_version != version:
                 return
+            if self._memo_bytes + array.nbytes > limit:
+                self._full = limit > 0
+                if array.nbytes > limit or self._missed <= MISSES_OF_A_USELESS_MEMO * len(self._memo):
+                    return
+                self._begin_memo(version)
             self._memo[key] = array
             self._memo_bytes += array.nbytes
-            while self._memo_bytes > limit:
-                _, old = self._memo.popitem(last=False)
-                self._memo_bytes -= old.nbytes
 
 
 class _Held(threading.local):

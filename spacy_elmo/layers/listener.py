@@ -21,8 +21,9 @@ from ..bilm import BiLM
 from ..bilm.encode import CACHE_WORDS
 from ..errors import ElmoError, NoSentencesError
 from ..text_forms import TextForm
-from .bilm_model import find_bilm, get_bilm, set_bilm, set_lr_factor
-from .doc_layers import CACHE_DISK_MB, Backprop, DocLayers
+from .bilm_model import find_bilm, set_bilm, set_lr_factor
+from .config_error import ElmoConfigError, config_errors
+from .doc_layers import CACHE_DISK_MB, Backprop, DocLayers, ignore_gradient
 from .scalar_mix import MIX_SETTINGS, ScalarMix_v1
 from .span_getters import SpanGetter, rule_spans
 
@@ -159,10 +160,10 @@ def listeners_in(model: Model[Any, Any]) -> Iterable[Model[list[Doc], list[Float
     return [node for node in model.walk(order="dfs_pre") if LINK in node.attrs]
 
 
-def standalone_in(model: object) -> list[DocLayers]:
-    """What runs the biLMs that a model has of its own (ElmoTok2Vec), however deep; none for what is no model."""
+def standalone_in(model: object) -> list[tuple[DocLayers, BiLM | None]]:
+    """The biLMs that a model has of its own (ElmoTok2Vec), however deep, each with what runs it; none for no model."""
     nodes = model.walk() if isinstance(model, Model) else []
-    return [node.attrs[DOC_LAYERS] for node in nodes if DOC_LAYERS in node.attrs]
+    return [(node.attrs[DOC_LAYERS], find_bilm(node.layers[1])) for node in nodes if DOC_LAYERS in node.attrs]
 
 
 def connect(listener: Model[Any, Any], upstream: Upstream, component: str) -> Upstream | None:
@@ -204,7 +205,8 @@ def set_widths(listener: Model[Any, Any], bilm: BiLM, component: str) -> None:
 def init(model: Model[list[Doc], list[Floats2d]], X: list[Doc] | None = None, Y: Any = None) -> None:
     """Take the widths from the biLM and allocate mix and projection."""
     link = cast("Link", model.attrs[LINK])
-    set_widths(model, _upstream(model).loaded_bilm, link.component)
+    with config_errors():
+        set_widths(model, _upstream(model).loaded_bilm, link.component)
     _allocate(model)
     link.fresh = True
 
@@ -260,9 +262,10 @@ def mix_layers(
             d_outputs = backprop_projection(d_outputs)
         if masks is not None:
             d_outputs = [d * mask for d, mask in zip(d_outputs, masks, strict=True)]
-        d_layers = backprop_mix(d_outputs)
         factor = settings.grad_factor
-        if factor:
+        wanted = bool(factor) and backprop_layers is not ignore_gradient
+        d_layers = backprop_mix(d_outputs, to_layers=wanted)
+        if wanted:
             backprop_layers(d_layers if factor == 1.0 else [d * factor for d in d_layers])
         return []
 
@@ -403,8 +406,22 @@ def _standalone_model(
     )
 
 
+def _own_bilm(model: Model[Any, Any]) -> BiLM:
+    """The biLM inside. Raises ElmoConfigError while it has no weights, which only a saved pipeline brings."""
+    bilm = find_bilm(model.layers[1])
+    if bilm is None:
+        raise ElmoConfigError(
+            "a component with a biLM of its own (spacy-elmo.ElmoTok2Vec.v1, what nlp.replace_listeners leaves) has no "
+            "ELMo weights, and a config cannot name any for it. Put `source = <the saved pipeline>` in the place of "
+            "the component's block, which takes it with its weights; or put a component `elmo` before it, and "
+            "spacy-elmo.ElmoListener.v1 in the place of spacy-elmo.ElmoTok2Vec.v1."
+        )
+    return bilm
+
+
 def _standalone_init(model: Model[list[Doc], list[Floats2d]], X: Any = None, Y: Any = None) -> None:
-    set_widths(model, get_bilm(model.layers[1]), "elmo_tok2vec")
+    with config_errors():
+        set_widths(model, _own_bilm(model), "elmo_tok2vec")
     if not is_initialized(model):
         _allocate(model)
 
@@ -413,10 +430,12 @@ def _standalone_forward(
     model: Model[list[Doc], list[Floats2d]], docs: list[Doc], is_train: bool
 ) -> tuple[list[Floats2d], Callable[[list[Floats2d]], list[Doc]]]:
     doc_layers = cast("DocLayers", model.attrs[DOC_LAYERS])
-    bilm = get_bilm(model.layers[1])
+    bilm = _own_bilm(model)
     if not is_train:
-        return mix_layers(model, doc_layers.predict(bilm, docs), lambda d_layers: None, is_train)
+        return mix_layers(model, doc_layers.predict(bilm, docs), ignore_gradient, is_train)
     layers, backprop_layers = doc_layers.begin_update(bilm, docs)
+    if backprop_layers is ignore_gradient:
+        return mix_layers(model, layers, ignore_gradient, is_train)
 
     def backprop_through(d_layers: Sequence[Any]) -> None:
         backprop_layers(d_layers)

@@ -79,8 +79,12 @@ def weights_of(model: Model[Any, Any]) -> tuple[Floats1d, Floats1d]:
 
 def forward(
     model: Model[list[Floats3d], list[Floats2d]], layers: list[Floats3d], is_train: bool
-) -> tuple[list[Floats2d], Callable[[list[Floats2d]], list[Floats3d]]]:
-    """Mix, and give the gradients of s, γ and the layers."""
+) -> tuple[list[Floats2d], Callable[..., list[Floats3d]]]:
+    """Mix, and give the gradients of s, γ and the layers.
+
+    The callback takes the outputs' gradients, and `to_layers`: false where nobody takes those of the layers, which cost
+    more than the others; it gives none then.
+    """
     ops = model.ops
     settings = cast("MixSettings", model.attrs[MIX_SETTINGS])
     raw, gamma = weights_of(model)
@@ -101,7 +105,7 @@ def forward(
             inputs.append(x)
     sums = [ops.xp.tensordot(s, x, axes=1) for x in inputs]
 
-    def backprop(d_outputs: list[Any]) -> list[Floats3d]:
+    def backprop(d_outputs: list[Any], to_layers: bool = True) -> list[Floats3d]:
         if settings.weights is None:
             d_gamma = ops.alloc1f(1)
             d_s = ops.alloc1f(raw.shape[0])
@@ -115,6 +119,8 @@ def forward(
             if settings.l2 and not (model.has_grad("scalars") and ops.xp.any(model.get_grad("scalars"))):
                 d_raw = d_raw + 2.0 * settings.l2 * raw
             model.inc_grad("scalars", d_raw)
+        if not to_layers:
+            return []
         d_layers = [(gamma * s)[:, None, None] * d_y[None] for d_y in d_outputs]
         if normalise:
             d_layers = [

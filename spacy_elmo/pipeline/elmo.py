@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,21 +15,22 @@ from spacy.language import Language
 from spacy.pipeline import TrainablePipe
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples
+from spacy.util import logger
 from spacy.vocab import Vocab
-from thinc.api import Config, Model, Optimizer
+from thinc.api import Config, Model, Optimizer, use_ops
 
 from ..bilm import BiLM
 from ..bilm.encode import CACHE_WORDS
 from ..bilm.matmul import PRECISIONS, Precision
 from ..errors import ElmoError, WeightsError
 from ..layers.bilm_model import find_bilm, on_gpu, set_bilm, set_lr_factor
+from ..layers.config_error import ElmoConfigError, config_errors
 from ..layers.doc_layers import CACHE_DISK_MB, Backprop, DocLayers, ignore_gradient, prepare_child_process
 from ..layers.listener import SETTINGS, allow_replacing, connect, is_initialized, listeners_in, set_widths
 from ..layers.span_getters import SpanGetter
 from ..text_forms import TextForm
 from ..weights import builtin_model, load_bilm
-from ..weights.builtin import offered_names
-from .config_error import ElmoConfigError, config_errors
+from ..weights.builtin import not_offered
 from .doc_elmo import drop, register_extensions, set_vector_hooks, stored
 from .doc_elmo import store as store_layers
 from .mixes import Mix, mixes_in
@@ -39,6 +41,16 @@ Dtype = Literal["float32", "float16"]
 # Held while built-in weights are loaded: threads that use a pipeline for the first time together load them once. One
 # for all components, since a lock cannot be copied or pickled with one.
 _LOADING = threading.RLock()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may hold it, and there is none in the child that would let go of it.
+    global _LOADING
+    _LOADING = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 DEFAULT_CONFIG = Config().from_str(
     """
@@ -221,7 +233,8 @@ class Elmo(TrainablePipe):
         if bilm is None:
             with _LOADING:
                 if self.bilm is None:
-                    with config_errors(), torch.inference_mode(False):  # they may be trained later
+                    # thinc's device is each thread's own: that of the pipeline counts. Weights may be trained later.
+                    with config_errors(), use_ops(self.model.ops.name), torch.inference_mode(False):
                         self._take_builtin()
                 bilm = self.bilm
             assert bilm is not None
@@ -232,7 +245,7 @@ class Elmo(TrainablePipe):
         if offered is None:
             raise ElmoConfigError(
                 f"component '{self.name}' has no ELMo weights, and none are built in for the language '{self.lang}' "
-                f"(there are: {offered_names()}). Load some with "
+                f"({not_offered(self.lang)}). Load some with "
                 f"nlp.get_pipe('{self.name}').load_weights(path), or set `weights` in "
                 f"[initialize.components.{self.name}] of the config and call nlp.initialize(). (A component in "
                 "frozen_components is not initialized: source it from a pipeline that has weights.)"
@@ -240,6 +253,14 @@ class Elmo(TrainablePipe):
         # Loading computes: torch has to be ready for it in a child process that has not computed yet.
         prepare_child_process(on_gpu=on_gpu())
         path = offered.path()
+        logger.info(
+            "Component '%s' takes the built-in weights '%s' of %s %s (%s)",
+            self.name,
+            offered.name,
+            offered.package,
+            offered.version,
+            path,
+        )
         with offered.named_in_errors():
             bilm = load_bilm(path)
         self.load_weights(bilm)
@@ -251,7 +272,7 @@ class Elmo(TrainablePipe):
 
     def set_frozen(self, frozen: bool) -> None:
         """Freeze the biLM, or let it learn, from the next update on. The component's config stays as it is."""
-        self.doc_layers.set_frozen(frozen)
+        self.doc_layers.set_frozen(self.bilm, frozen)
         if frozen:
             self._asked = None
 

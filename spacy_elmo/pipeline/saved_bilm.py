@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import spacy
 from spacy.util import get_model_meta, get_package_path, is_package, load_config
@@ -31,10 +31,15 @@ def is_pipeline(source: Path | str) -> bool:
 
 @dataclass(frozen=True)
 class SavedBiLM:
-    """The biLM of a saved pipeline. text: the form of the words that it reads there. lang: the pipeline's language."""
+    """The biLM of a saved pipeline.
+
+    text: the form of the words that it reads there. state: where its LSTMs start, None for the weights' own policy.
+    lang: the pipeline's language.
+    """
 
     bilm: BiLM
     text: TextForm
+    state: Literal["zero", "warm"] | None
     lang: str
 
 
@@ -75,7 +80,7 @@ def saved_bilm(source: Path | str, component: str | None = None) -> SavedBiLM:
         raise WeightsError(f"{source}: component '{name}' holds {len(bilms)} biLMs: which one is meant cannot be said")
     standalone = [node.attrs["elmo_doc_layers"] for node in nodes if "elmo_doc_layers" in node.attrs]
     doc_layers = standalone[0] if standalone else pipe.doc_layers
-    return SavedBiLM(bilms[0], doc_layers.text, str(nlp.lang))
+    return SavedBiLM(bilms[0], doc_layers.text, doc_layers.state, str(nlp.lang))
 
 
 def folder_of(source: Path | str) -> Path:

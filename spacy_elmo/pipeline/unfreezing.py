@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import spacy
 from spacy.language import Language
 
 from ..errors import ElmoError
-from ..layers.doc_layers import DocLayers
 from ..layers.listener import standalone_in
 from .elmo import Elmo
 
@@ -30,29 +30,29 @@ def unfreeze_at(*, step: int, component: str = "elmo") -> Callable[[Language, di
         raise ElmoError(f"unfreeze_at: step is at least 0, not {step}")
 
     def before_update(nlp: Language, progress: dict[str, Any]) -> None:
-        owners = _owners(nlp, component)
+        setters = _freezing(nlp, component)
         if progress["step"] == 0 and component in nlp.config["training"].get("frozen_components", []):
             raise ElmoError(
                 f"unfreeze_at: component '{component}' is in frozen_components, so spaCy would never update it: take "
                 "it out there"
             )
-        for owner in owners:
-            owner.set_frozen(progress["step"] < step)
+        for set_frozen in setters:
+            set_frozen(progress["step"] < step)
 
     return before_update
 
 
-def _owners(nlp: Language, component: str) -> list[Elmo] | list[DocLayers]:
-    """What in a component decides whether its biLM learns."""
+def _freezing(nlp: Language, component: str) -> list[Callable[[bool], None]]:
+    """What freezes the biLMs of a component, or lets them learn."""
     if not nlp.has_pipe(component):
         raise ElmoError(f"unfreeze_at: no component '{component}' in the pipeline ({', '.join(nlp.pipe_names)})")
     pipe: Any = nlp.get_pipe(component)
     if isinstance(pipe, Elmo):
-        return [pipe]
+        return [pipe.set_frozen]
     standalone = standalone_in(getattr(pipe, "model", None))
     if not standalone:
         raise ElmoError(
             f"unfreeze_at: component '{component}' has no biLM. Name the `elmo` pipe, or a component into which "
             "nlp.replace_listeners has put one."
         )
-    return standalone
+    return [partial(doc_layers.set_frozen, bilm) for doc_layers, bilm in standalone]

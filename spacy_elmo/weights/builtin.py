@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "spacy_elmo_weights"
+_OURS = "spacy-elmo"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,11 @@ class BuiltinModel:
     def full_name(self) -> str:
         """What they are asked for by where several packages offer the name."""
         return f"{self.name}@{self.package}"
+
+    @property
+    def version(self) -> str:
+        """Of the package."""
+        return self._entry_point.dist.version if self._entry_point.dist is not None else "of unknown version"
 
     def path(self) -> Path:
         """Where they lie. Raises WeightsError, naming the package, where it does not say, or nothing is there."""
@@ -101,19 +107,26 @@ def is_name(given: Path | str) -> bool:
 def builtin_model(name: Path | str) -> BuiltinModel | None:
     """The built-in weights of a name, `language` or `language@package`; None for a path, or if no package offers it.
 
-    Raises WeightsError where several do, saying which, and how to choose.
+    Those of another package go before this package's own: whoever installs weights for a language wants them.
+    Raises WeightsError where several others do, saying which, and how to choose.
     """
     if not is_name(name):
         return None
     found = [model for model in builtin_models() if name in (model.name, model.full_name)]
-    if len(found) > 1:
+    others = [model for model in found if model.package != _OURS]
+    chosen = others if len(others) == 1 else found
+    if len(chosen) > 1:
         raise WeightsError(
             f"built-in weights '{name}' are offered by several packages: say which by one of "
-            f"{', '.join(repr(model.full_name) for model in found)} in the place of a path, or uninstall the others"
+            f"{', '.join(repr(model.full_name) for model in chosen)} in the place of a path, as in "
+            f'load_weights("{chosen[0].full_name}")'
         )
-    return found[0] if found else None
+    return chosen[0] if chosen else None
 
 
-def offered_names() -> str:
-    """The names of all built-in weights, for an error."""
-    return ", ".join(dict.fromkeys(model.name for model in builtin_models())) or "none"
+def not_offered(name: str) -> str:
+    """What to say of a name that nobody offers: which there are, and where the installation is older than the code."""
+    there = ", ".join(dict.fromkeys(model.name for model in builtin_models())) or "none"
+    if exists(Path(__file__).parents[1] / "models" / name / "model.safetensors"):
+        there += f"; this package has '{name}' since it was installed: install it again, `pip install -e .`"
+    return f"there are: {there}"

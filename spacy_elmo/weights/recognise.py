@@ -18,7 +18,7 @@ from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
 from .archive import is_archive, unpacked
 from .bilm_hdf5 import finish_save, load_bilm_hdf5
-from .builtin import builtin_model, builtin_models, is_name, offered_names
+from .builtin import builtin_model, builtin_models, is_name, not_offered
 from .files import HDF5_MAGIC, as_path, check_weights_file, exists, is_folder, names_in
 from .folders import (
     CONFIG_NAME,
@@ -242,7 +242,7 @@ def _missing(given: Path | str) -> str:
     if path.name == OPTIONS_NAME and is_folder(path.parent):
         return interrupted(path.parent)
     if is_name(given) and not path.suffix:
-        return f", nor built-in weights of that name (there are: {offered_names()})"
+        return f", nor built-in weights of that name ({not_offered(path.name)})"
     return ""
 
 

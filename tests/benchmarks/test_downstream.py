@@ -6,9 +6,14 @@ import argparse
 import itertools
 import json
 import math
+import os
+import random
+import shutil
 import sqlite3
 import subprocess
+import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +22,15 @@ import numpy as np
 import pytest
 import spacy
 import srsly
+from jinja2 import Template
+from spacy.cli.init_config import RECOMMENDATIONS, TEMPLATE_PATH
 from spacy.tokens import DocBin
 from spacy.training.initialize import init_nlp
-from thinc.api import Model
+from thinc.api import Config, Model
 
 import spacy_elmo
 from benchmarks import downstream, material
-from benchmarks.grid.arms import ARMS, Arm, config_of, fingerprint, read_plan
+from benchmarks.grid.arms import ARMS, Arm, bilm_fingerprint, config_of, fingerprint, read_plan
 from benchmarks.grid.report import Cell, cells_of, difference, draw, print_report, summary
 from benchmarks.grid.tasks import TASKS, prepared, read_classes, read_entities, read_treebank, sampled
 from benchmarks.peers import downstream_worker
@@ -205,6 +212,17 @@ def test_steps_and_evaluations_fit_the_task(data: Path, bilm: Path, tmp_path: Pa
     assert found["conll", 0.01] == (1500, 10)
 
 
+def test_what_is_done_stays_done_when_more_is_given(data: Path, bilm: Path, tmp_path: Path) -> None:
+    given = ["--data", str(data), "--output", str(tmp_path), "--elmo", str(bilm)]
+    later = ["--vectors", "v", "--init-tok2vec", "t", "--glove", "g", "--adapted", "{task}", "--transformer", "x"]
+    for arm in ("spacy", "elmo", "top"):
+        run = downstream.Run("conll", 0.1, ARMS[arm], 1)
+        (before, after) = (
+            downstream.Grid(options(*given, *more)).prepare(run)[2] for more in ([], [*later, "--cache-mb", "7"])
+        )
+        assert before == after
+
+
 def test_a_folder_that_is_no_bilm_stops_the_grid_at_once(data: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     given = ["--data", str(data), "--output", str(tmp_path / "out"), "--elmo", str(tmp_path / "empty")]
@@ -222,6 +240,37 @@ def test_a_transformer_takes_the_place_of_the_tok2vec() -> None:
         assert tok2vec["@architectures"] == "spacy-transformers.TransformerListener.v1"
     assert config["training"]["optimizer"]["learn_rate"]["initial_rate"] == 5e-5
     assert config["training"]["max_steps"] == 3000
+
+
+def test_a_transformer_is_trained_as_spacys_template_says(tmp_path: Path) -> None:
+    # The template itself: `init config` falls back to a CPU's where spacy-transformers is missing.
+    asked = {"lang": "en", "components": ["parser", "ner"], "hardware": "gpu", "optimize": "efficiency"}
+    text = Template(TEMPLATE_PATH.read_text()).render(
+        asked | {"transformer_data": RECOMMENDATIONS["en"]["transformer"]}
+    )
+    template = Config().from_str(text, interpolate=False)
+    for task, name in (("conll", "ner"), ("ewt", "parser")):
+        config = made(ARMS["transformer"], task)
+        theirs, model = (one["components"][name]["model"] for one in (template, config))
+        assert model == {**theirs, "tok2vec": {**theirs["tok2vec"], "upstream": "*"}}
+        their_training, training = template["training"], config["training"]
+        assert training["accumulate_gradient"] == their_training["accumulate_gradient"]
+        assert training["batcher"] == {**their_training["batcher"], "get_length": None}
+        rate = {**their_training["optimizer"]["learn_rate"], "total_steps": "${training.max_steps}"}
+        assert training["optimizer"]["learn_rate"] == rate
+        spacy.registry.resolve({"batcher": config["training"]["batcher"]})
+    splits = {split: Path(split) for split in ("train", "dev", "test")}
+    few = config_of(
+        ARMS["transformer"], TASKS["conll"], data=splits, material=Path("x"), steps=500, evaluations=10, seed=0
+    )
+    assert few["training"]["optimizer"]["learn_rate"]["warmup_steps"] == 50
+    # A plan may set what only this arm has.
+    changed = {"training.optimizer.learn_rate.initial_rate": 2e-5, "training.max_steps": 700}
+    (tmp_path / "plan.jsonl").write_text(json.dumps({"name": "slower", "base": "transformer", "set": changed}))
+    (slower,) = read_plan(tmp_path / "plan.jsonl")
+    assert (slower.seeds, slower.tasks) == (1, ("conll",))
+    training = made(slower)["training"]
+    assert (training["optimizer"]["learn_rate"]["initial_rate"], training["max_steps"]) == (2e-5, 700)
 
 
 def test_plans_have_arms(tmp_path: Path) -> None:
@@ -262,8 +311,43 @@ def test_fingerprints_know_contents(tmp_path: Path) -> None:
         (tmp_path / name / "folder" / "file").write_text(text)
     one, same, other = (fingerprint(tmp_path / name) for name in "abc")
     assert one == same != other
+    # What installing adds, and a text about it, change nothing.
+    (tmp_path / "a" / "__pycache__").mkdir()
+    (tmp_path / "a" / "__pycache__" / "file.pyc").write_text("z")
+    (tmp_path / "a" / "README.md").write_text("z")
+    assert fingerprint(tmp_path / "a") == one
     with pytest.raises(SystemExit, match="there is no"):
         fingerprint(tmp_path / "d")
+
+
+def test_a_bilm_is_known_by_what_its_vectors_depend_on(bilm: Path, tmp_path: Path) -> None:
+    same = tmp_path / "package"
+    shutil.copytree(bilm, same)
+    for name in ("README.md", "meta.json", "__init__.py"):
+        (same / name).write_text("{}")
+    assert bilm_fingerprint(same) == bilm_fingerprint(same / "config.json") == bilm_fingerprint(bilm)
+    found = {bilm_fingerprint(bilm)}
+    unclipped = BiLM(replace(random_bilm(seed=0).config, cell_clip=None)).initialize(0)  # the same values
+    for other in (random_bilm(seed=1), unclipped):
+        spacy_elmo.save_bilm(other, tmp_path / "other")
+        found.add(bilm_fingerprint(tmp_path / "other"))
+    assert len(found) == 3
+
+
+def test_a_bilm_may_be_named(data: Path, bilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "demo-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[spacy_elmo_weights]\nxx-demo = demo_of_weights:path\n")
+    (tmp_path / "demo_of_weights.py").write_text(f"path = {str(bilm)!r}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = ["--data", str(data), "--output", str(tmp_path / "out")]
+    prepared_ = [
+        downstream.Grid(options(*given, "--elmo", name)).prepare(downstream.Run("conll", 0.1, ARMS["elmo"], 0))
+        for name in ("xx-demo", str(bilm))
+    ]
+    assert [config["paths"]["elmo"] for config, *_ in prepared_] == [str(bilm)] * 2
+    assert len({notes["fingerprint"] for *_, notes in prepared_}) == 1
 
 
 def options(*given: str) -> argparse.Namespace:
@@ -285,6 +369,17 @@ def test_order_and_number_of_runs() -> None:
     assert [shares[0][0], shares[39][0], shares[40], shares[49]] == [0.1, 0.1, (0.01, True), (0.01, True)]
     assert [shares[50][0], shares[73][0], shares[74], shares[-1]] == [1.0, 1.0, (0.01, False), (0.01, False)]
     assert len(runs) == 40 + 10 + 24 + 30
+    # Systems before variants, seed by seed; the transformer after all seeds.
+    given = ["--elmo", "bilm", "--vectors", "vectors", "--init-tok2vec", "tok2vec.bin", "--transformer", "minilm"]
+    names = [run.name for run in downstream.planned(options(*given))]
+    of_seed = [f"{task}-0.1-{arm}-0" for task in TASKS for arm in ("spacy", "pretrain", "vectors", "elmo")]
+    of_seed += [f"conll-0.1-{arm}-0" for arm in ("top", "uniform", "output", "both")]
+    assert names[:20] == of_seed
+    assert names[20] == "conll-0.1-spacy-1"
+    at = names.index("conll-0.1-transformer-0")
+    assert names[at - 1].endswith("-0.1-elmo-4")
+    assert names[at + 1] == "conll-0.01-spacy-0"
+    assert names[-1] == "conll-1-transformer-0"
     # Without names: what files were given for, each within its limits.
     runs = downstream.planned(options("--elmo", "bilm", "--transformer", "minilm", "--seeds", "2"))
     assert {run.arm.name for run in runs} == {"spacy", "elmo", "top", "uniform", "output", "both", "transformer"}
@@ -357,6 +452,9 @@ def test_a_grid_runs_goes_on_and_reports(
         assert (run["steps"], run["sentences"], run["words"]) == (4, 20, 100)
         assert run["epochs"] == pytest.approx(4 * 100 / 100, rel=0.3)  # steps of 100 words
         assert [mix["learned"] for mix in run["mixes"]] == [run["arm"] == "elmo"]
+        assert [one["step"] for one in run["evaluations"]] == [0, 2, 4]
+        best = max(one["score"] for one in run["evaluations"])
+        assert run["best_step"] == max(one["step"] for one in run["evaluations"] if one["score"] == best)
     assert set(found["speed"]["conll"]) == {"elmo", "uniform"}
     assert "<svg" in (out / "sample-efficiency.svg").read_text()
     # Vectors lie there once, of four different texts and one biLM, though two runs were at it at a time.
@@ -565,9 +663,38 @@ def test_a_tok2vec_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.M
     # It read on where it had stopped.
     assert log[1]["words"] == parts[1]["words"]
     assert log[2]["nr_word"] == log[2]["words"] - log[1]["words"] > 0
-    assert begun[0][:5] == ["The", "river", "bank", "number", str(log[1]["words"] // len(begun[0]))]
+    order = random.Random(0).sample(range(1000), 1000)
+    assert begun[0][:5] == ["The", "river", "bank", "number", str(order[log[1]["words"] // len(begun[0])])]
     assert path.read_bytes() != kept
     assert not (tmp_path / "tok2vec.bin.parts").exists()
+
+
+def test_documents_of_all_files_come_in_random_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("books", "wiki"):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(f"{name} {i}" for i in range(100)))
+    ticks = itertools.count()  # a piece takes a second
+    monkeypatch.setattr(material, "time", SimpleNamespace(process_time=lambda: float(next(ticks))))
+    text = material.TimedText(str(tmp_path / "*.txt"), 400 / 60, tmp_path)
+    read = [doc.text for doc in text(spacy.blank("en"))]
+    first, second = read[:200], read[200:]
+    assert set(first) == {f"{name} {i}" for name in ("books", "wiki") for i in range(100)}
+    assert 20 < sum(name.startswith("wiki") for name in first[:100]) < 80
+    assert first[: len(second)] != second
+
+
+def test_a_tok2vec_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr(os, "execve", lambda path, words, env: begun.append((words, env)))
+    monkeypatch.setattr(sys, "argv", ["material.py", "tok2vec", "--minutes", "1"])
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    material.one_thread()
+    ((words, env),) = begun
+    assert words == [sys.executable, "-m", "benchmarks.material", "tok2vec", "--minutes", "1"]
+    assert {env[name] for name in material.THREAD_VARIABLES} == {"1"}
+    for name in material.THREAD_VARIABLES:
+        monkeypatch.setenv(name, "1")
+    material.one_thread()
+    assert len(begun) == 1
 
 
 def test_static_vectors_of_words_and_their_pieces(data: Path, tmp_path: Path) -> None:
@@ -606,12 +733,66 @@ def test_glove_of_a_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "is there" in capsys.readouterr().err
 
 
-def test_adapted_to_the_words_of_a_task(data: Path, bilm: Path, tmp_path: Path) -> None:
+def test_a_form_of_two_words_is_that_of_the_frequent_one(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "emb.npy", np.array([[1, 2], [3, 4]], dtype=np.float32))
+    parquet.write_table(pyarrow.table({"index": ["ss", "ß"]}), tmp_path / "data" / "index.parquet")
+    material.main(["glove", "--package", str(tmp_path), "--output", str(tmp_path / "glove")])
+    vocab = spacy.load(tmp_path / "glove").vocab
+    assert [vocab[form].vector.tolist() for form in ("ss", "SS", "Ss", "ß")] == [[1, 2], [1, 2], [1, 2], [3, 4]]
+
+
+def test_adapted_to_the_words_of_a_task(
+    data: Path, bilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = ["--data", str(data), "--weights", str(bilm), "--output", str(tmp_path / "adapted"), "--tasks", "conll"]
     material.main(["adapt", *given, "--steps", "2", "--rows", "2"])
     adapted = spacy_elmo.load_bilm(tmp_path / "adapted" / "conll" / "model-best")
     assert adapted.config == random_bilm(seed=0).config
-    assert "Oslo" in (tmp_path / "adapted" / "conll" / "model-best" / "vocabulary.txt").read_text().split("\n")
+    model = tmp_path / "adapted" / "conll" / "model-best"
+    assert "Oslo" in (model / "vocabulary.txt").read_text().split("\n")
+    meta = srsly.read_json(model / "meta.json")
+    assert (meta["adapted"], meta["adapted_from"]) == (True, bilm_fingerprint(bilm))
+    assert "| conll | no output layer |" in capsys.readouterr().out
+
+    # A grid takes what came from its own biLM, and nothing else.
+    out = ["--data", str(data), "--output", str(tmp_path / "out")]
+    run = downstream.Run("conll", 0.1, ARMS["adapted"], 0)
+    path = str(tmp_path / "adapted" / "{task}" / "model-best")
+    _, _, notes = downstream.Grid(options(*out, "--elmo", str(bilm), "--adapted", path)).prepare(run)
+    assert notes["material"]["sha256"] == bilm_fingerprint(model)
+    for given_bilm, given_adapted in ((str(model), path), (str(bilm), str(bilm))):
+        with pytest.raises(SystemExit, match=r"adapted: .* was not adapted from the biLM of --elmo"):
+            downstream.Grid(options(*out, "--elmo", given_bilm, "--adapted", given_adapted)).prepare(run)
+
+    # Rates that spoil it leave it as it was.
+    given = ["--data", str(data), "--weights", str(model), "--output", str(tmp_path / "spoilt"), "--tasks", "conll"]
+    material.main(["adapt", *given, "--steps", "1", "--rows", "2", "--learn-rate", "0.5"])
+    spoilt = tmp_path / "spoilt" / "conll" / "model-best"
+    assert bilm_fingerprint(spoilt) == bilm_fingerprint(model)
+    meta = srsly.read_json(spoilt / "meta.json")
+    assert (meta["adapted"], meta["adapted_from"]) == (False, bilm_fingerprint(model))
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("| conll |"))
+    _, before, after, taken = row.strip("| ").split(" | ")
+    assert float(before) < float(after)
+    assert taken == "not adapted"
+
+
+def test_an_untrained_bilm_of_the_same_sizes(tmp_path: Path) -> None:
+    trained = random_bilm(lstm_dim=32, seed=1)  # as if
+    spacy_elmo.save_bilm(trained, tmp_path / "trained")
+    material.main(["random", "--weights", str(tmp_path / "trained"), "--output", str(tmp_path / "random")])
+    untrained = spacy_elmo.load_bilm(tmp_path / "random")
+    assert untrained.config == trained.config
+    for (name, value), other in zip(trained.state_dict().items(), untrained.state_dict().values(), strict=True):
+        assert not name.endswith("kernel") or not np.allclose(value, other)
+    line = {"name": "random", "base": "elmo", "material": str(tmp_path / "random")}
+    (tmp_path / "plan.jsonl").write_text(json.dumps(line))
+    (arm,) = read_plan(tmp_path / "plan.jsonl")
+    assert made(arm, material=tmp_path / "random")["paths"]["elmo"] == str(tmp_path / "random")
 
 
 # ------------------------------------------------------------------------------------------------------- statistics
@@ -626,7 +807,10 @@ def result_of(task: str, share: float, arm: str, seed: int, score: float) -> dic
         mix = {"component": "ner", "place": place, "weights": [0.2, 0.3 + seed / 10, 0.5 - seed / 10], "gamma": 1.5}
         run["mixes"] = [{**mix, "learned": True}]
     times = {"seconds": 60.0 * (1 + seed), "seconds_per_epoch": 4.0, "processor_seconds_per_epoch": 3.0}
-    return {**run, "dev_scores": values, "test_scores": values, **times}
+    times |= {"processor_seconds": 30.0 * (1 + seed)}
+    material = None if arm == "spacy" else {"path": arm, "sha256": f"of {arm}"}
+    about = {"material": material, "steps": 1000, "settings": {}, "versions": {"spacy": "3.8.18"}}
+    return {**run, "dev_scores": values, "test_scores": values, **times, **about}
 
 
 def test_differences_are_paired() -> None:
@@ -657,7 +841,9 @@ def test_the_report_of_made_up_results(tmp_path: Path, capsys: pytest.CaptureFix
         Cell("conll", 0.01, "normed"),
         Cell("conll", 0.1, "spacy"),
     ]
-    found = summary(results, {"conll": {"elmo": [900.0, 1000.0, 1200.0]}})
+    timed = {"material": "of elmo", "rates": [900.0, 1000.0, 1200.0]}
+    found = summary(results, {"conll": {"elmo": timed, "normed": {**timed, "material": "of another"}}})
+    assert found["warnings"] == []
     json.dumps(found, allow_nan=False)
     (row,) = (row for row in found["cells"] if (row["task"], row["share"], row["arm"]) == ("conll", 0.1, "elmo"))
     assert (row["test_mean"], row["test_sd"]) == pytest.approx((72.5, math.sqrt(0.5)))
@@ -680,9 +866,85 @@ def test_the_report_of_made_up_results(tmp_path: Path, capsys: pytest.CaptureFix
     assert [line.split(" has read ")[0] for line in lines if line.startswith("†")] == ["† The biLM"]
     assert "| conll | 10% | elmo | ner, input | 0.20 0.35 0.45 | 1.50 |" in lines
     assert "| conll | elmo | 1,000 | (900 - 1,200) |" in lines
+    assert not any(line.startswith("| conll | normed | 1,000") for line in lines)  # of other weights
+    assert summary(results, {"conll": {"normed": {**timed, "material": "of another"}}})["speed"] == {}
 
     pytest.importorskip("matplotlib")
     draw(found, tmp_path / "figure.svg")
     drawn = (tmp_path / "figure.svg").read_text()
     assert "spacy" in drawn
     assert "normed" not in drawn
+
+
+def printed(results: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines of a report."""
+    print_report(summary(results, {}))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_layers_and_places_are_compared_by_the_same_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    arms = {"elmo": (70.0, 71.0, 72.0, 90.0), "top": (69.0, 69.0, 69.0), "both": (71.0, 73.0, 72.5)}
+    results = [result_of("conll", 0.1, arm, seed, one) for arm, many in arms.items() for seed, one in enumerate(many)]
+    lines = printed(results, capsys)
+    # Of the fourth seed, which the others have not, nothing.
+    assert "| conll, F | 10% | top | the top one | input | 3 | 69.0 ± 0.0 | -2.0 ± 0.6 | worse |" in lines
+    assert "| conll, F | 10% | elmo | learned | input | 3 | 71.0 ± 1.0 |  |  |" in lines
+    assert "| conll, F | 10% | both | learned | both | 3 | 72.2 ± 1.0 | +1.2 ± 0.4 | yes |" in lines
+    assert not any(line.startswith("| conll, F | 10% | both | 3") for line in lines)
+    # One seed has no error; ELMo alone no table.
+    lines = printed([one for one in results if one["seed"] == 0], capsys)
+    assert "| conll, F | 10% | top | the top one | input | 1 | 69.0 | -1.0 | - |" in lines
+    assert not any("plain mean" in line or "Layers and places" in line for line in printed(results[:4], capsys))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"material": {"path": "x", "sha256": "y"}}, 'conll, elmo: material "of elmo" in 2 of the runs, but "y" in'),
+        ({"versions": {"spacy": "3.9"}}, 'conll, elmo: spacy "3.8.18" in 2 of the runs, but "3.9" in'),
+        ({"settings": {"a": 1}}, 'conll, elmo: settings {} in 2 of the runs, but {"a": 1} in'),
+        ({"steps": 7}, "conll, 10%: steps 1000 in 3 of the runs, but 7 in"),
+    ],
+)
+def test_runs_that_are_not_alike_are_named(
+    changed: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = [result_of("conll", 0.1, "elmo", seed, 70.0) for seed in range(3)]
+    results.append(result_of("conll", 0.1, "spacy", 0, 60.0))
+    assert not any("Not alike" in line for line in printed(results, capsys))
+    results[1] |= changed
+    assert f"**Not alike:** {said} conll-0.1-elmo-1" in printed(results, capsys)
+
+
+def test_what_ended_at_its_best_and_what_was_not_adapted(capsys: pytest.CaptureFixture[str]) -> None:
+    results = [result_of("conll", 0.1, arm, seed, 70.0) for arm in ("elmo", "adapted") for seed in range(3)]
+    for run, best in zip(results, (9, 9, 6, 9, 6, 6), strict=True):
+        run |= {"best_step": best, "evaluations": [{"step": step, "score": 0.5} for step in (0, 3, 6, 9)]}
+    results.append(result_of("wnut", 0.1, "elmo", 0, 70.0))  # of a time when this was not noted
+    lines = printed(results, capsys)
+    (line,) = (line for line in lines if line.startswith("The last evaluation"))
+    assert line.endswith(": conll 10% elmo (2 of 3)")
+    assert not any(line.startswith("Not adapted") for line in lines)
+    for run in results[3:6]:
+        run["material"] = results[0]["material"]
+    (line,) = (line for line in printed(results, capsys) if line.startswith("Not adapted"))
+    assert line.startswith("Not adapted: conll. ")
+
+
+def test_hours_are_those_of_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--output", str(tmp_path), "--elmo", "bilm", "--arms", "spacy", "elmo", "--seeds", "2", "--dry-run"]
+    given += ["--tasks", "conll", "sst5", "--shares", "0.1"]
+    downstream.main(given)
+    assert capsys.readouterr().out.splitlines()[-1] == "8 runs, 8 not done"
+    (tmp_path / "results").mkdir()
+    for arm, seconds in (("spacy", 1200.0), ("elmo", 3600.0)):  # of 1,000 steps; CoNLL's 10% have 3,000, SST-5's 1,000
+        run = result_of("conll", 0.1, arm, 0, 70.0) | {"processor_seconds": seconds}
+        srsly.write_json(tmp_path / "results" / f"conll-0.1-{arm}-0.json", run)
+    downstream.main(given)
+    lines = capsys.readouterr().out.splitlines()
+    assert "conll-0.1-spacy-0: done" in lines
+    assert lines[-3:] == [
+        "sst5, 10%: 4 runs, 2.7 core hours",  # 2/3 each, by the median of the two
+        "conll, 10%: 2 runs, 4.0 core hours",  # 1 and 3
+        "8 runs, 6 not done, 6.7 core hours by those that are done",
+    ]

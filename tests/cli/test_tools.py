@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import spacy
+import torch
 from spacy.training import Example
 from spacy.util import load_config_from_str, load_model_from_config
 from typer.testing import Result
 
-from spacy_elmo import load_bilm
+from spacy_elmo import BiLM, BiLMConfig, load_bilm
 from spacy_elmo.embedding import neighbors
 from spacy_elmo.pipeline.mixes import mixes_of
+from spacy_elmo.pipeline.saved_bilm import saved_bilm
 from spacy_elmo.pipeline.training_config import training_config
 from tests.pipeline.toys import WITHOUT_BUILTIN
 
@@ -172,6 +174,27 @@ def test_neighbors_of_a_pipeline_reads_words_as_it_does(call: Call, pipeline: Pa
     assert "--component is for pipelines" in refused(
         call("neighbors", model, lines, "--word", "us", "--component", "a")
     )
+
+
+def test_neighbors_of_a_pipeline_starts_where_it_does(call: Call, lines: Path, tmp_path: Path) -> None:
+    config = {"lstm_dim": 8, "projection_dim": 4, "filters": ((1, 4),), "char_dim": 2, "state": "warm"}
+    bilm = BiLM(BiLMConfig(**config)).initialize(0)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for name, start in bilm.named_buffers():
+            if name.startswith("start_"):
+                start.fill_(0.5)
+    nlp: Any = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"state": "zero"}).load_weights(bilm)
+    nlp.to_disk(tmp_path / "pipeline")
+    assert saved_bilm(tmp_path / "pipeline").state == "zero"
+
+    def printed(*options: str) -> str:
+        result = call("neighbors", tmp_path / "pipeline", lines, "--word", "us", "--json", *options)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert printed() == printed("--state", "zero")
+    assert printed() != printed("--state", "warm")
 
 
 def test_neighbors_that_cannot_be_found(call: Call, model: Path, lines: Path) -> None:

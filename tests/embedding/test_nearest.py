@@ -39,7 +39,7 @@ def found(path: Any, word: str = "bank", **options: Any) -> list[Neighbors]:
 
 
 def plain(lines: list[str], word: str, n: int, layer: int, any_word: bool) -> list[list[float]]:
-    """Cosines of the n nearest of each occurrence, of all at once."""
+    """Cosines of the n nearest of each occurrence, in sentences of other words, of all at once."""
     layers = [one[layer].numpy().astype(np.float64) for one in BILM.encode([line.split() for line in lines])]
     rows = [
         (one[position] / np.linalg.norm(one[position]), token, (tuple(line.split()), position))
@@ -49,7 +49,7 @@ def plain(lines: list[str], word: str, n: int, layer: int, any_word: bool) -> li
     results = []
     for vector, token, key in rows:
         if token == word:
-            others = {k: float(vector @ v) for v, t, k in rows if k != key and (any_word or t == word)}
+            others = {k: float(vector @ v) for v, t, k in rows if k[0] != key[0] and (any_word or t == word)}
             results.append(sorted(others.values(), reverse=True)[:n])
     return results
 
@@ -85,7 +85,8 @@ def test_equal_to_the_plain_computation(
 
 def test_where_and_in_which_context(path: Path) -> None:
     results = found(path, context=2)
-    # The fifth occurrence stands in the first one's sentence again: it is asked about, but is no neighbour of it.
+    # The fifth occurrence stands in the first one's sentence again: it is asked about, but is no neighbour of it. Nor
+    # are the third and the fourth, of one sentence, each other's.
     assert [str(result.occurrence) for result in results] == [
         "the [bank] of the …",
         "a [bank] lent us …",
@@ -96,10 +97,24 @@ def test_where_and_in_which_context(path: Path) -> None:
     ]
     assert [result.occurrence.line for result in results] == [1, 2, 5, 5, 6, 7]
     assert {result.occurrence.file for result in results} == {str(path)}
-    assert [len(result.nearest) for result in results] == [4, 4, 4, 4, 4, 4]
+    assert [len(result.nearest) for result in results] == [4, 4, 3, 3, 4, 4]
     assert sorted(near.occurrence.line or 0 for near in results[0].nearest) == [2, 5, 5, 7]
     assert sorted(near.occurrence.line or 0 for near in results[1].nearest) == [1, 5, 5, 7]
     assert results[0].nearest == results[4].nearest
+
+
+def test_all_of_a_sentence_of_the_same_words_is_left_out(tmp_path: Path) -> None:
+    """Other places in the very sentence, written once more, came before all others."""
+    path = tmp_path / "lines.txt"
+    path.write_text("bank by bank\nbank by bank\na bank failed\na dog ran\n", encoding="utf8")
+    for options in ({}, {"any_word": True}, {"sentence": "bank by bank"}):
+        asked, *_ = found(path, **options)
+        lines = {near.occurrence.line for near in asked.nearest}
+        assert lines == ({3, 4} if options.get("any_word") else {3})
+    *_, last = found(path)
+    # Several in another sentence stay, those of its copy do not count again.
+    assert {(near.occurrence.line, near.occurrence.position) for near in last.nearest} == {(1, 0), (1, 2)}
+    assert len(last.nearest) == 2
 
 
 def test_which_occurrences(path: Path) -> None:

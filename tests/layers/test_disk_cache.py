@@ -231,11 +231,32 @@ def test_a_lower_limit_shrinks_the_file(tmp_path: Path) -> None:
     DiskCache(tmp_path, 10, OTHER).write(arrays(range(30), shape))
     DiskCache(tmp_path, 10, MODEL).write(arrays(range(60), shape))
     assert the_file(tmp_path).stat().st_size > 3_000_000
+    two_hours_later(tmp_path)
     cache = DiskCache(tmp_path, 2, MODEL)
     kept = read(cache, range(60), shape)
     assert 30 < len(kept) < 60
     assert the_file(tmp_path).stat().st_size <= 2_000_000
     assert read(DiskCache(tmp_path, 2, OTHER), range(30), shape) == set()
+
+
+def test_a_lower_limit_takes_nothing_from_runs_in_progress(tmp_path: Path) -> None:
+    shape, unused = (3, 50, 64), b"u" * 16
+    DiskCache(tmp_path, 10, unused).write(arrays(range(10), shape))
+    two_hours_later(tmp_path)
+    running, other = DiskCache(tmp_path, 10, MODEL), DiskCache(tmp_path, 10, OTHER)
+    for cache in (running, other):
+        cache.write(arrays(range(30), shape))
+    lower = DiskCache(tmp_path, 1, MODEL)
+    assert read(lower, range(30), shape) == set(range(30))
+    with told_once("cache_disk_mb is reached"):
+        lower.write(arrays(range(30, 32), shape))
+    for cache in (running, other):
+        assert read(cache, range(30), shape) == set(range(30))
+    assert read(DiskCache(tmp_path, 10, unused), range(10), shape) == set()
+    # What is used no more makes room at the next opening.
+    two_hours_later(tmp_path)
+    assert len(read(DiskCache(tmp_path, 1, MODEL), range(30), shape)) < 30
+    assert the_file(tmp_path).stat().st_size <= 10**6
 
 
 def test_reading_and_writing_take_no_memory_of_the_files_size(tmp_path: Path) -> None:

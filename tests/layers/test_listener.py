@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +222,41 @@ def test_so_can_those_of_a_component_with_a_bilm_of_its_own(bilm: BiLM, tmp_path
 def test_a_projection_to_no_width_is_refused(width: Any) -> None:
     with pytest.raises(ElmoError, match="projection is a width of at least 1"):
         ElmoListener_v1(projection=width)
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+@pytest.mark.parametrize(
+    ("frozen", "grad_factor", "taken"),
+    [(True, 1.0, False), (False, 0.0, False), (False, 1.0, True), (False, 0.5, True)],
+)
+def test_the_layers_gradient_is_made_where_somebody_takes_it(
+    bilm: BiLM, frozen: bool, grad_factor: float, taken: bool, standalone: bool
+) -> None:
+    """With a frozen biLM it was computed, and thrown away."""
+    nlp = blank()
+    nlp.add_pipe("elmo", config={"frozen": frozen}).load_weights(copy.deepcopy(bilm))
+    nlp.add_pipe("tagger", config=tagger_config(listener(elmo_dropout=0.0, grad_factor=grad_factor)))
+    nlp.initialize(getter(nlp))
+    if standalone:
+        nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
+        taken = not frozen  # it has one reader, which nothing weighs
+    else:
+        nlp.get_pipe("elmo").update([])
+    one = nlp.get_pipe("tagger").model.get_ref("tok2vec")
+    mix, made = one.layers[0], []
+    plain = mix._func
+
+    def noted(model: Any, layers: Any, is_train: bool) -> Any:
+        outputs, backprop = plain(model, layers, is_train)
+
+        def backprop_noted(*args: Any, **kwargs: Any) -> Any:
+            made.append(backprop(*args, **kwargs))
+            return made[-1]
+
+        return outputs, backprop_noted
+
+    mix._func = noted
+    (output,), backprop = one.begin_update([nlp.make_doc("Ann went to Rome .")])
+    backprop([np.ones_like(output)])
+    assert [len(d_layers) for d_layers in made] == [int(taken)]
+    assert np.abs(mix.get_grad("scalars")).max() > 0

@@ -76,6 +76,28 @@ def test_gradients_are_those_of_finite_differences(seed: int, layer_norm: bool, 
     assert d_layers[0][1, 2, 3] == pytest.approx(slope, abs=2e-2, rel=2e-2)
 
 
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_what_it_learns_does_not_hang_on_whether_the_layers_gradient_is_taken(layer_norm: bool) -> None:
+    """The formulas to the bit, and the layers' gradient only where somebody takes it."""
+    layers, d_outputs = texts(1), [x[0] for x in texts(2)]
+    found = []
+    for to_layers in (True, False):
+        model = initialized([0.3, -1.0, 2.0], gamma=1.7, layer_norm=layer_norm, l2=0.1)
+        _, backprop = model(layers, is_train=True)
+        d_layers = backprop(d_outputs, to_layers=to_layers)
+        found.append([model.get_grad("scalars").tobytes(), model.get_grad("gamma").tobytes()])
+    assert d_layers == []
+    assert found[0] == found[1]
+    if not layer_norm:
+        raw, gamma = np.array([0.3, -1.0, 2.0], dtype="f"), np.array([1.7], dtype="f")
+        s = model.ops.softmax(raw.reshape((1, -1))).reshape((-1,))
+        d_s, d_gamma = np.zeros(3, dtype="f"), np.zeros(1, dtype="f")
+        for d_y, x in zip(d_outputs, layers, strict=True):
+            d_gamma += (d_y * np.tensordot(s, x, axes=1)).sum()
+            d_s += gamma * (x.reshape((3, -1)) @ d_y.reshape((-1,)))
+        assert found[1] == [(s * (d_s - (s * d_s).sum()) + 0.2 * raw).astype("f").tobytes(), d_gamma.tobytes()]
+
+
 def test_layer_norm_depends_on_no_other_token() -> None:
     model = initialized(layer_norm=True)
     long, short = texts(lengths=(5,)), texts(lengths=(5,))

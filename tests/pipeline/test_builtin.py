@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import multiprocessing
 import pickle
 import subprocess
@@ -19,12 +20,13 @@ import torch
 from spacy.cli import app
 from spacy.tokens import DocBin, Span
 from spacy.training import Example
+from thinc.api import CupyOps
 from typer.testing import CliRunner
 
 from spacy_elmo import BiLM, ElmoError, load_bilm, save_bilm
 from spacy_elmo.errors import WeightsError
-from spacy_elmo.layers.bilm_model import random_bilm
-from spacy_elmo.pipeline.config_error import ElmoConfigError
+from spacy_elmo.layers.bilm_model import on_gpu, random_bilm
+from spacy_elmo.layers.config_error import ElmoConfigError
 from tests.pipeline.toys import blank, examples, getter, listener, ner_config, tagger_config, with_elmo
 from tests.weights.offering import Offering, install
 
@@ -235,6 +237,88 @@ def weights():
         np.testing.assert_array_equal(layers, expected(folder))
 
 
+def test_a_new_thread_loads_them_where_the_pipeline_runs(offering: Offering, monkeypatch: pytest.MonkeyPatch) -> None:
+    """thinc's device is a thread's own: in another than the one that chose a GPU, weights went to the CPU."""
+    monkeypatch.setattr(
+        "spacy_elmo.layers.bilm_model.get_torch_default_device",
+        lambda: torch.device("meta" if on_gpu() else "cpu"),  # a device that is everywhere
+    )
+    devices = []
+    for ops in (None, CupyOps()):
+        nlp = blank(LANG)
+        elmo = nlp.add_pipe("elmo")
+        elmo.model.ops = ops or elmo.model.ops
+
+        def run(elmo: Any = elmo) -> None:
+            devices.extend([elmo.loaded_bilm.device.type, "GPU" if on_gpu() else "CPU"])
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    assert devices == ["cpu", "CPU", "meta", "CPU"]  # the thread's own device stays
+
+
+FORKED_MEANWHILE = """
+import importlib, os, signal, sys, threading
+import spacy
+
+sys.path.insert(0, sys.argv[1])
+offering = importlib.import_module(sys.argv[2])
+elmo = spacy.blank("xx").add_pipe("elmo")
+thread = threading.Thread(target=lambda: elmo.loaded_bilm)
+thread.start()
+assert offering.inside.wait(60)
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    os._exit(7 if elmo.loaded_bilm is not None else 1)
+_, status = os.waitpid(child, 0)
+offering.go_on.set()
+thread.join()
+print(os.waitstatus_to_exitcode(status), elmo.bilm is not None)
+"""
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="fork is not to be used on this platform")
+def test_a_process_that_is_forked_while_a_thread_loads_them(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for ever for that thread, which the child does not have."""
+    code = f"""
+import os, threading
+parent, inside, go_on = os.getpid(), threading.Event(), threading.Event()
+
+def weights():
+    inside.set()
+    if os.getpid() == parent:
+        go_on.wait(60)
+    return {str(folder)!r}
+"""
+    offering = install(tmp_path, monkeypatch, LANG, folder, code=code)
+    (site,) = tmp_path.glob("site-*")
+    script = tmp_path / "script.py"
+    script.write_text(FORKED_MEANWHILE, encoding="utf8")
+    command = [sys.executable, str(script), str(site), offering.module]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["7", "True"]
+
+
+def test_the_log_says_which_ones_were_taken(offering: Offering, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An English `spacy train` that forgot `--paths.elmo` trained on something, and nothing said on what."""
+    with caplog.at_level(logging.INFO, logger="spacy"):
+        nlp = blank(LANG)
+        nlp.add_pipe("elmo", name="mine")
+        for _ in range(2):
+            nlp(TEXT)
+        for weights in (folder, LANG, load_bilm(folder)):  # whoever names weights knows
+            nlp = blank(LANG)
+            nlp.add_pipe("elmo").load_weights(weights)
+            nlp(TEXT)
+    said = [record.getMessage() for record in caplog.records if record.name == "spacy"]
+    assert said == [f"Component 'mine' takes the built-in weights '{LANG}' of acme-elmo 1.0 ({folder})"]
+
+
 def test_processes_that_start_without_weights(offering: Offering, folder: Path) -> None:
     nlp = blank(LANG)
     nlp.add_pipe("elmo")
@@ -302,7 +386,10 @@ def test_two_packages_of_one_language(
     install(tmp_path, monkeypatch, LANG, folder, package="other-elmo")
     nlp = blank(LANG)
     elmo = nlp.add_pipe("elmo")
-    with pytest.raises(WeightsError, match=rf"several packages.*'{LANG}@acme-elmo', '{LANG}@other-elmo'"):
+    with pytest.raises(
+        WeightsError,
+        match=rf"several packages.*'{LANG}@acme-elmo', '{LANG}@other-elmo'.*load_weights\(\"{LANG}@acme-elmo\"\)$",
+    ):
         nlp(TEXT)
     elmo.load_weights(f"{LANG}@acme-elmo")
     np.testing.assert_array_equal(nlp(TEXT)._.elmo.layers, expected(folder))

@@ -231,6 +231,26 @@ def test_gradients_that_wait_are_dropped_by_freezing(bilm: BiLM) -> None:
     assert not moved(nlp, before)
 
 
+@pytest.mark.parametrize("standalone", [False, True])
+def test_gradients_that_were_passed_back_are_dropped_by_freezing(bilm: BiLM, standalone: bool) -> None:
+    """They waited in the parameters, and moved the weights as soon as these learned again."""
+    nlp, component = learned_a_little(bilm, frozen=False), "elmo"
+    if standalone:
+        nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
+        nlp.remove_pipe("elmo")
+        component = "tagger"
+    for _ in range(2):
+        nlp.update(examples(nlp), sgd=False, losses={})
+    before, callback = weights(nlp, component), unfreeze_at(step=1, component=component)
+    for number in range(2):
+        callback(nlp, {"step": number, "epoch": 0})
+    nlp.get_pipe(component).finish_update(adam())
+    assert not moved(nlp, before, component)
+    nlp.update(examples(nlp), sgd=False, losses={})
+    nlp.get_pipe(component).finish_update(adam())
+    assert moved(nlp, before, component)
+
+
 def test_the_documented_config_trains(bilm: BiLM, tmp_path: Path) -> None:
     """The snippet of docs/component.md: after the last frozen step nothing has moved, after the next it has."""
     blocks = re.findall(r"```ini\n(.*?)```", DOCUMENT.read_text(encoding="utf8"), re.DOTALL)

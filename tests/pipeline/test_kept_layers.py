@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import random
 import sqlite3
 import subprocess
 import sys
@@ -244,6 +245,107 @@ def test_memory_stays_within_its_bound_and_the_disk_has_the_rest(bilm: BiLM, tmp
     assert read.words == 0
     memo = nlp.get_pipe("elmo").doc_layers._memo
     assert 800_000 < sum(array.nbytes for array in memo.values()) <= 1_000_000
+
+
+def long_texts(n: int, first: int = 0) -> list[str]:
+    """Texts of 19.2 KB of vectors each: 52 of them are 1 MB."""
+    return [" ".join(f"w{(i * 31 + j) % 9973}" for j in range(100)) for i in range(first, first + n)]
+
+
+def in_training(bilm: BiLM, **config: Any) -> Any:
+    nlp = blank()
+    elmo = nlp.add_pipe("elmo", config={"cache_mb": 1, "store": "none", **config})
+    elmo.load_weights(copy.deepcopy(bilm))
+    elmo.doc_layers.begin_training()
+    return nlp
+
+
+def test_every_epoch_over_more_text_than_memory_holds_finds_what_it_holds(read: Read) -> None:
+    """The oldest made room for the newest: in shuffled epochs nearly everything was computed each time."""
+    bilm = random_bilm(lstm_dim=16, projection_dim=8, filters=[[1, 8]], char_dim=4)
+    texts, order, rng = long_texts(80), list(range(80)), random.Random(0)
+    expected = vectors(in_training(bilm, cache_mb=10), texts)
+    nlp, computed = in_training(bilm), []
+    for _ in range(4):
+        rng.shuffle(order)
+        read.forget()
+        for start in range(0, 80, 8):
+            batch = order[start : start + 8]
+            for i, layers in zip(batch, vectors(nlp, [texts[i] for i in batch]), strict=True):
+                np.testing.assert_allclose(layers, expected[i], atol=5e-5)
+        computed.append(len(read))
+    assert computed == [80, 28, 28, 28]
+    # What is kept is what was computed first, to the bit.
+    doc_layers = nlp.get_pipe("elmo").doc_layers
+    kept = [array.copy() for array in doc_layers._memo.values()]
+    vectors(nlp, texts)
+    for one, two in zip(kept, doc_layers._memo.values(), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_memo_that_nothing_hits_begins_anew(bilm: BiLM, read: Read) -> None:
+    """As where a second corpus is trained on in the same process."""
+    nlp = in_training(bilm)
+    doc_layers = nlp.get_pipe("elmo").doc_layers
+
+    def computed(texts: list[str]) -> int:
+        read.forget()
+        for start in range(0, len(texts), 10):
+            vectors(nlp, texts[start : start + 10])
+            held = sum(array.nbytes for array in doc_layers._memo.values())
+            assert held == doc_layers._memo_bytes <= 1_000_000
+        return len(read)
+
+    first, second = long_texts(60), long_texts(60, first=100)
+    assert [computed(first), computed(first)] == [60, 8]
+    # 52 are there: more than 520 misses in a row clear it, and no fewer.
+    assert [computed(second) for _ in range(4)] == [60] * 4
+    assert computed(first[:1]) == 0
+    assert [computed(second) for _ in range(11)] == [60] * 9 + [40, 8]  # towards the end of the ninth
+    assert computed(first) == 60
+
+
+def test_texts_before_training_do_not_count_as_misses(bilm: BiLM, read: Read) -> None:
+    nlp = blank()
+    elmo = nlp.add_pipe("elmo", config={"cache_mb": 1, "store": "none"})
+    elmo.load_weights(bilm)
+    for _ in range(10):
+        vectors(nlp, long_texts(60))
+    elmo.doc_layers.begin_training()
+    kept = []
+    for text in long_texts(60):
+        vectors(nlp, [text])
+        kept.append(len(elmo.doc_layers._memo))
+    assert kept == [*range(1, 53), *[52] * 8]
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+def test_a_memo_without_room_is_told_once_and_in_training(bilm: BiLM, tmp_path: Path, standalone: bool) -> None:
+    def listening(**config: Any) -> tuple[Any, Any]:
+        """What gives a tagger its vectors, and what keeps it alive."""
+        nlp = in_training(bilm, **config)
+        nlp.add_pipe("tagger", config=tagger_config(listener()))
+        nlp.initialize(getter(nlp))
+        if standalone:
+            nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
+        return nlp.get_pipe("tagger").model.get_ref("tok2vec"), nlp
+
+    def epochs(model: Any, n: int) -> None:
+        for _ in range(n):
+            for text in long_texts(60):
+                model.begin_update([vocabulary.make_doc(text)])
+
+    vocabulary = blank()
+    for quiet in ({"cache_dir": str(tmp_path)}, {"cache_mb": 0}, {"cache_mb": 10}):
+        model, _keeps = listening(**quiet)
+        epochs(model, 1)
+    model, _keeps = listening(dtype="float16")
+    epochs(model, 2)
+    model, _keeps = listening()
+    model.predict([vocabulary.make_doc(text) for text in long_texts(60)])  # no training: nothing is said
+    with told_once(r"memo of training texts is full \(cache_mb = 1 MB\).*cache_mb.*float16.*cache_dir"):
+        epochs(model, 1)
+    epochs(model, 2)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from spacy_elmo import BiLM, BiLMConfig, ElmoError, save_bilm
 from spacy_elmo.errors import WeightsError
 from spacy_elmo.pipeline.saved_bilm import bilm_of_pipeline
 from spacy_elmo.weights import bilm_to_bytes
-from tests.pipeline.toys import WITHOUT_BUILTIN
+from tests.pipeline.toys import WITHOUT_BUILTIN, blank, getter, listener, ner_config, toy_bilm
 
 
 @pytest.fixture
@@ -56,6 +56,34 @@ def test_it_is_one_message(case: str, root: Path, train: Path, tmp_path: Path, m
     said = " ".join(result.output.split())
     assert "The weights of ELMo" in said
     assert said.count(says) == 1
+
+
+@pytest.mark.parametrize("standalone", [True, False], ids=["a biLM of its own", "its elmo is gone"])
+def test_a_config_of_a_trained_pipeline_trained_from_nothing(standalone: bool, train: Path, tmp_path: Path) -> None:
+    nlp = blank()
+    nlp.add_pipe("elmo").load_weights(toy_bilm())
+    nlp.add_pipe("ner", config=ner_config(listener()))
+    nlp.initialize(getter(nlp))
+    if standalone:
+        nlp.replace_listeners("elmo", "ner", ["model.tok2vec"])
+    nlp.remove_pipe("elmo")
+    config = nlp.config
+    config["corpora"] = {
+        name: {"@readers": "spacy.Corpus.v1", "path": "${paths." + name + "}"} for name in ("train", "dev")
+    }
+    config.to_disk(tmp_path / "again.cfg")
+    paths = ["--paths.train", str(train), "--paths.dev", str(train)]
+    result = CliRunner().invoke(app, ["train", str(tmp_path / "again.cfg"), *paths])
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+    said = " ".join(result.output.split())
+    if standalone:
+        assert "has no ELMo weights" in said
+        assert "`source = <the saved pipeline>`" in said
+        assert "spacy-elmo.ElmoListener.v1" in said
+    else:
+        assert "an ElmoListener is connected to nothing" in said
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import safetensors
 import safetensors.torch
+import spacy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ from spacy_elmo.errors import WeightsError
 from spacy_elmo.layers.bilm_model import random_bilm
 from spacy_elmo.pretraining.config import load_config
 from spacy_elmo.pretraining.loop import pretrain
-from spacy_elmo.weights import bilm_to_bytes, builtin_model, load_softmax, summary
+from spacy_elmo.weights import bilm_to_bytes, builtin, builtin_model, load_softmax, summary
 from tests.weights.offering import install
 
 NAME = "tlh"  # no installed package has weights for it
@@ -143,6 +144,38 @@ def test_two_packages_of_one_name(bilm: BiLM, folder: Path, tmp_path: Path, monk
         load_bilm(NAME)
     assert same(load_bilm(f"{NAME}@acme-elmo"), bilm)
     assert same(load_bilm(f"{NAME}@other-elmo"), load_bilm(tmp_path / "other"))
+
+
+def test_another_package_goes_before_our_own(
+    bilm: BiLM, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_bilm(random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4]], char_dim=2), tmp_path / "ours")
+    install(tmp_path, monkeypatch, NAME, tmp_path / "ours", package="spacy-elmo")
+    assert same(load_bilm(NAME), load_bilm(tmp_path / "ours"))
+    install(tmp_path, monkeypatch, NAME, folder)
+    assert same(load_bilm(NAME), bilm)
+    assert same(load_bilm(f"{NAME}@spacy-elmo"), load_bilm(tmp_path / "ours"))
+    install(tmp_path, monkeypatch, NAME, folder, package="other-elmo")
+    names = ", ".join(f"'{NAME}@{package}'" for package in ("acme-elmo", "other-elmo", "spacy-elmo"))
+    with pytest.raises(WeightsError, match=f"several packages: say which by one of {names} in the place of a path"):
+        load_bilm(NAME)
+
+
+def test_a_checkout_that_was_not_installed_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entry points are written by pip: those of models that came with an update are not known before it runs again."""
+    monkeypatch.setattr(builtin, "__file__", str(tmp_path / "spacy_elmo" / "weights" / "builtin.py"))
+    models = tmp_path / "spacy_elmo" / "models"
+    models.mkdir(parents=True)
+    again = rf"this package has '{NAME}' since it was installed: install it again, `pip install -e \.`"
+    nlp: Any = spacy.blank("en")
+    elmo = nlp.add_pipe("elmo")
+    elmo.lang = NAME
+    for there in (False, True):
+        for use in (lambda: load_bilm(NAME), lambda: nlp("Ann")):
+            with pytest.raises(WeightsError, match=r"\(there are: .*\)") as caught:
+                use()
+            assert bool(re.search(again, str(caught.value))) is there
+        folder.replace(models / NAME) if not there else None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ..errors import ElmoError, WeightsError
 
 
 class ElmoConfigError(ConfigValidationError, WeightsError):
-    """Weights that a component has not got, or that its config names and that cannot be taken.
+    """Weights that a component has not got, or that its config names and that cannot be taken; a listener without any.
 
     ``spacy train``, ``spacy init nlp``, ``spacy assemble`` and others print errors of this kind as one message and exit
     with status 1. In Python it is a WeightsError like any other.
