@@ -15,9 +15,9 @@ of the layers. Every sentence is encoded by itself, from the weights' own start 
    nearest training occurrence of the same word, by cosine, the category of the test occurrence? Equally near ones (to
    1e-6) vote, so that a static vector, and layer 0 is one, has exactly what the word's most frequent category has.
    Categories: UPOS; the lemma ("left": leave or left); of entities (CoNLL columns, the word first and its IOB tag last;
-   their vector is the mean of their words') the type, "Washington" being a PER, an ORG or a LOC; and the senses of
-   ``benchmarks.senses``, where an occurrence is compared with the others of the ten. Each is given over occurrences and
-   as the mean over words.
+   their vector is the mean of their words') the type, "Washington" being a PER, an ORG or a LOC; and the nearest sense
+   of ``benchmarks.senses``, where an occurrence is compared with the means of the others. Each is given over
+   occurrences and as the mean over words.
 
 All vectors lie on disk (in TMPDIR); a layer at a time, and it whitened, are in memory: 8 bytes x words x width. Prints
 Markdown.

@@ -294,7 +294,7 @@ def test_the_script(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert by_name["entity type, mean over words"][1:4] == ["1", "50.0%", "50.0%"]
     senses.main([str(folder / "bilm"), "--threads", "1"])
     assert by_name["sense"][1:3] == ["240", "50.0%"]
-    *_, printed, _ = cells(capsys.readouterr().out)  # the last row has the intervals, the last columns are controls
+    *_, printed, _, _, _ = cells(capsys.readouterr().out)  # then intervals, and nearest contexts; controls come last
     assert by_name["sense"][3:] == printed[2 : -len(senses.CONTROLS)]
 
 
