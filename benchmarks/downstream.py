@@ -408,7 +408,7 @@ def estimates(runs: Sequence[Run], grid: Grid) -> dict[Run, float]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Train what is missing, time, report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("assets"), help="folder of the tasks' data (%(default)s)")
+    parser.add_argument("--data", type=Path, default=Path("tasks"), help="folder of the tasks' data (%(default)s)")
     parser.add_argument("--output", type=Path, required=True, help="folder of everything that is kept")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--shares", nargs="+", type=float, help="of the training data, up to 1 (default: 1 0.1 0.01)")

@@ -31,7 +31,7 @@ from weasel.cli.document import project_document
 from weasel.cli.run import project_run
 from weasel.util import load_project_config, parse_config_overrides
 
-from spacy_elmo import load_bilm
+from spacy_elmo import load_bilm, save_bilm
 from spacy_elmo.pipeline.saved_bilm import bilm_of_pipeline
 from spacy_elmo.pretraining.config import load_config
 from spacy_elmo.pretraining.loop import pretrain
@@ -135,6 +135,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pretrain(load_config(folder / "configs" / "pretrain.cfg", {**small, **paths}), folder / "training" / "bilm")
     # of a command that is not run in full
     (folder / "training" / "my_bilm").symlink_to("bilm", target_is_directory=True)
+    save_bilm(load_bilm(folder / "training" / "bilm" / "model-best"), folder / "my_weights", "bilm-hdf5")
     nlp = spacy.blank("en")
     words, tags, deps = ["Ann", "swims", "."], ["NNP", "VBZ", "."], ["nsubj", "ROOT", "punct"]
     doc = Doc(nlp.vocab, words=words, tags=tags, heads=[1, 1, 1], deps=deps)
@@ -323,6 +324,7 @@ def probes(words: list[str], folder: Path) -> None:
 
 
 COMMANDS: list[tuple[str, Callable[[list[str], Path], object]]] = [
+    (r'pip install -e "\.\[\w+\]"', extra_exists),
     (r"python -m venv \.venv && \. \.venv/bin/activate", makes_environment),
     (r"pip install -r requirements\.txt", requirements_installed),
     (r"python -m pytest", this_runs_it),
@@ -397,14 +399,13 @@ def test_what_is_printed_is_what_the_comment_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "ini"], ids=str)
 def test_config_fragments_build_a_pipeline(block: Block) -> None:
-    # A fragment stands in a config that has the sections around its own, the language, the path that it refers to.
+    # A fragment stands in a config that has the sections around its own and the language; all else it brings itself.
     pieces = re.split(r"^\[(.+)\]\n", block.code, flags=re.MULTILINE)
     chunks = dict(zip(pieces[1::2], pieces[2::2], strict=True))
     for name in list(chunks):
         for depth in range(1, name.count(".") + 1):
             chunks.setdefault(name.rsplit(".", depth)[0], "")
     chunks["nlp"] = 'lang = "en"\n' + chunks.get("nlp", "")
-    chunks["paths"] = "elmo = null\n"
     code = "".join(f"[{name}]\n{chunks[name]}\n" for name in sorted(chunks))
     config = load_config_from_str(code)
     nlp = load_model_from_config(config, auto_fill=True)

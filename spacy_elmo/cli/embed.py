@@ -19,12 +19,12 @@ def embed(
     ),
     weights: str = typer.Option(..., help="Weights of any format that spacy-elmo reads, or the name of built-in ones"),
     layers: str = typer.Option("all", help="all, mean, top, or the number of one, from 0"),
-    dtype: str = typer.Option("float32", help="Of the vectors: float32 or float16"),
-    precision: str = typer.Option("float32", help="Of matrix products: float32 or bfloat16"),
+    dtype: str = typer.Option("float32", help="Type of the vectors: float32 or float16"),
+    precision: str = typer.Option("float32", help="Precision of matrix products: float32 or bfloat16"),
     state: Optional[str] = typer.Option(  # noqa: UP045
         None, help="zero, warm, or carry: from line to line, as bilm-tf's dump does [default: the weights' own policy]"
     ),
-    pretokenized: bool = typer.Option(False, "--pretokenized", help="Words are divided by white space"),
+    pretokenized: bool = typer.Option(False, "--pretokenized", help="Split on white space; no tokenizer"),
     lang: Optional[str] = typer.Option(  # noqa: UP045
         None, help="Language of the tokenizer [default: that in the meta.json of the weights, or en]"
     ),
@@ -36,10 +36,10 @@ def embed(
     batch: Optional[int] = typer.Option(  # noqa: UP045
         None, help="Words that are computed and written at a time [default: 100 MB of vectors]"
     ),
-    resume: bool = typer.Option(True, help="Go on where an unfinished run of the same command ended, or begin anew"),
+    resume: bool = typer.Option(True, help="Continue where an unfinished run of the same command ended, or begin anew"),
     force: bool = typer.Option(False, "--force", help="Replace OUTPUT if it exists"),
 ) -> None:
-    """Write the vectors of every line of some texts to a file. Killed and started again, it goes on where it was."""
+    """Write the vectors of every line of some texts to a file. Killed and started again, it continues."""
     with clean_errors():
         from ..bilm.matmul import checked_precision
         from ..embedding import embed_file

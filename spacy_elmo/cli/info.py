@@ -25,7 +25,7 @@ def info(
         help="Weights of any format that spacy-elmo reads, the name of built-in ones, or a pipeline with `elmo` "
         "[default: list the built-in ones]",
     ),
-    weights: Optional[Path] = typer.Option(None, help="Of options at MODEL, if they lie elsewhere"),  # noqa: UP045
+    weights: Optional[Path] = typer.Option(None, help="The .hdf5 file, if it is not beside the options at MODEL"),  # noqa: UP045
     component: Optional[str] = typer.Option(None, help="Of a pipeline: the component whose biLM is meant"),  # noqa: UP045
     as_json: bool = typer.Option(False, "--json", help="Everything, as JSON"),
 ) -> None:

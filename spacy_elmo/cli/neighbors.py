@@ -22,23 +22,23 @@ def neighbors(
     texts: List[Path] = typer.Argument(..., help="Files of text, a sentence a line", readable=False),  # noqa: UP006
     word: str = typer.Option(..., help="The word, as it is written in the text"),
     layer: str = typer.Option("top", help="Whose vectors: top, mean, or the number of a layer, from 0"),
-    n: int = typer.Option(5, help="Neighbours of each occurrence"),
+    n: int = typer.Option(10, help="Neighbours of each occurrence"),
     any_word: bool = typer.Option(False, "--any", help="Other words may be neighbours too"),
-    ignore_case: bool = typer.Option(False, "--ignore-case", help="The word in small letters or capitals"),
+    ignore_case: bool = typer.Option(False, "--ignore-case", help="Ignore case"),
     sentence: Optional[str] = typer.Option(  # noqa: UP045
         None, help="Ask about the word in this sentence, not in those of the text"
     ),
     occurrence: Optional[List[int]] = typer.Option(  # noqa: UP006, UP045
         None, help="Ask about this occurrence in the text, by number, from 1; may be given several times"
     ),
-    first: int = typer.Option(10, help="Ask about so many occurrences, the first ones"),
-    limit: Optional[int] = typer.Option(None, help="Read so many sentences of the text [default: all]"),  # noqa: UP045
+    first: int = typer.Option(10, help="Ask about the first N occurrences", metavar="N"),
+    limit: Optional[int] = typer.Option(None, help="Read the first N sentences [default: all]", metavar="N"),  # noqa: UP045
     context: int = typer.Option(10, help="Words that are shown on each side"),
-    precision: str = typer.Option("float32", help="Of matrix products: float32 or bfloat16"),
+    precision: str = typer.Option("float32", help="Precision of matrix products: float32 or bfloat16"),
     state: Optional[str] = typer.Option(  # noqa: UP045
         None, help="zero or warm [default: as in the pipeline, or the weights' own policy]"
     ),
-    pretokenized: bool = typer.Option(False, "--pretokenized", help="Words are divided by white space"),
+    pretokenized: bool = typer.Option(False, "--pretokenized", help="Split on white space; no tokenizer"),
     lang: Optional[str] = typer.Option(  # noqa: UP045
         None, help="Language of the tokenizer [default: the pipeline's, or that in the meta.json of the weights, or en]"
     ),
@@ -50,7 +50,7 @@ def neighbors(
     component: Optional[str] = typer.Option(None, help="Of a pipeline: the component whose biLM is meant"),  # noqa: UP045
     as_json: bool = typer.Option(False, "--json", help="As JSON, with all digits"),
 ) -> None:
-    """Where else in a text a word is used most alike: its contextual nearest neighbours, as in the paper's table 4."""
+    """The most similar uses of a word elsewhere in a text: its contextual neighbours, as in the paper's table 4."""
     with clean_errors():
         from ..bilm.matmul import checked_precision
         from ..embedding import neighbors as find

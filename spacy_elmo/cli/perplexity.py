@@ -20,8 +20,10 @@ def perplexity(
     ),
     config: Optional[Path] = typer.Option(None, help="Config of the dev corpus [default: the model's own]"),  # noqa: UP045
     lang: Optional[str] = typer.Option(None, help="Language of the tokenizer [default: the model's own]"),  # noqa: UP045
-    precision: str = typer.Option("float32", help="Of matrix products: float32 or bfloat16"),
-    pretokenized: bool = typer.Option(False, help="TEXT is a sentence a line, words between white space"),
+    precision: str = typer.Option("float32", help="Precision of matrix products: float32 or bfloat16"),
+    pretokenized: bool = typer.Option(
+        False, "--pretokenized", help="TEXT is a sentence a line, split on white space; no tokenizer"
+    ),
     output: Optional[Path] = typer.Option(None, help="Write the figures to this file too, as JSON"),  # noqa: UP045
 ) -> None:
     """Perplexity of a text under a biLM that has its softmax: all of it, each sentence by itself."""

@@ -14,10 +14,10 @@ from .overrides import config_overrides
 
 def pretrain(
     ctx: typer.Context,
-    config: Path = typer.Argument(..., help="Config file of the run, see configs/pretrain.cfg"),
-    output: Path = typer.Argument(..., help="Folder for model-best, model-last and the checkpoint"),
+    config: Path = typer.Argument(..., help="Config file of the run; the repository has configs/pretrain.cfg"),
+    output: Path = typer.Argument(..., help="Folder for model-best, model-last and the checkpoints"),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the plan and stop"),
-    resume: bool = typer.Option(False, "--resume", help="Go on from the checkpoint in OUTPUT, if there is one"),
+    resume: bool = typer.Option(False, "--resume", help="Resume from the newest checkpoint in OUTPUT, if there is one"),
 ) -> None:
     """Pretrain a biLM from raw text. Values of the config can be changed: --training.max_steps 5000"""
     with clean_errors():

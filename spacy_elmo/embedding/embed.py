@@ -173,7 +173,7 @@ def embed_file(
             if file.records and lines.digest != file.last["text"]:
                 raise ElmoError(
                     f"{file.path} was begun with another text: its first {file.records} lines are not what they were. "
-                    "Begin anew (--no-resume)"
+                    "Begin anew (--no-resume, resume=False)"
                 )
             with tqdm(
                 total=lines.size,

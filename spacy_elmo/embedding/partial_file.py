@@ -33,6 +33,7 @@ from ..errors import ElmoError
 # What a journal begins with: nothing else is taken for one, and overwritten.
 _BEGINNING = b'{"journal of":"spacy-elmo embed",'
 _DIFFERENCES = 4  # between settings, that are told at most
+_ANEW = "--no-resume, resume=False"  # for who gives the command, and who calls the function
 
 
 class PartialFile(io.RawIOBase):
@@ -87,7 +88,7 @@ class PartialFile(io.RawIOBase):
             raise self._exists()
         for path in (self.path, self.product):
             if _is_file(path) and resume and not begun_before:
-                raise ElmoError(f"{path} lies there without its journal: begin anew (--no-resume), or remove it")
+                raise ElmoError(f"{path} lies there without its journal: begin anew ({_ANEW}), or remove it")
         self.output.parent.mkdir(parents=True, exist_ok=True)
         self._journal = open(self.journal_path, "ab", buffering=0)  # noqa: SIM115 - locked as long as this is open
         if not _locked(self._journal) or not self._journal_is_there():
@@ -119,7 +120,7 @@ class PartialFile(io.RawIOBase):
             return
         self._size = self._committed = self.last.get("size", 0)
         if os.fstat(self._file.fileno()).st_size < self._size:
-            raise ElmoError(f"{self.path} is shorter than its journal says: begin anew (--no-resume)")
+            raise ElmoError(f"{self.path} is shorter than its journal says: begin anew ({_ANEW})")
         for at, data in self.last.get("overwrites", []):
             self._write_at(at, base64.b64decode(data))
         self._file.truncate(self._size)
@@ -149,7 +150,7 @@ class PartialFile(io.RawIOBase):
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 if isinstance(error, ElmoError):
                     raise
-                raise ElmoError(f"{self.journal_path}, line {number + 1}: damaged. Begin anew (--no-resume)") from error
+                raise ElmoError(f"{self.journal_path}, line {number + 1}: damaged. Begin anew ({_ANEW})") from error
             size += len(line)
         return size
 
@@ -159,7 +160,7 @@ class PartialFile(io.RawIOBase):
             what = "; ".join(differences[:_DIFFERENCES]) + ("; …" if len(differences) > _DIFFERENCES else "")
             raise ElmoError(
                 f"{self.path} was begun with other settings ({what}): give the same ones to go on, or begin anew "
-                "(--no-resume)"
+                f"({_ANEW})"
             )
 
     def publish(self) -> None:
@@ -286,7 +287,7 @@ class PartialFile(io.RawIOBase):
             rest = rest[self._file.write(rest) or 0 :]
 
     def _exists(self) -> ElmoError:
-        return ElmoError(f"{self.output} exists: it is replaced only where that is asked for (--force)")
+        return ElmoError(f"{self.output} exists: give another name, or replace it (--force, overwrite=True)")
 
     def _failure(self, error: OSError) -> ElmoError:
         name = error.filename if isinstance(error.filename, (str, Path)) else self.output

@@ -65,7 +65,7 @@ def training_config(
     with_elmo = {
         "@architectures": "spacy-elmo.Tok2VecWithElmo.v1",
         "embed": {**embedding["embed"], "include_static_vectors": False},
-        # What docs/downstream.md found best.
+        # Best on the dev set of an entity recognizer, the one task that was looked at: docs/downstream.md.
         "elmo": {
             "@architectures": "spacy-elmo.ElmoListener.v1",
             "elmo_dropout": 0.1,

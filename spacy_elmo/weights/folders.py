@@ -70,8 +70,8 @@ def weights_of(folder: Path, options: Path | None = None, *, besides: Path | Non
         raise WeightsError(f"{folder}: none of its .hdf5 files ({listed(found)}) holds the weights of a biLM")
     if len(candidates) > 1:
         raise WeightsError(
-            f"{folder}: has several .hdf5 files ({listed(candidates)}): name the weights, "
-            "load_bilm(<the options file>, <the .hdf5 file>)"
+            f"{folder}: has several .hdf5 files ({listed(candidates)}): give the path of one, "
+            "or load_bilm(<the options file>, <the .hdf5 file>)"
         )
     return folder / candidates[0]
 

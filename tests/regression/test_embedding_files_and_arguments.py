@@ -206,7 +206,7 @@ def test_a_journal_that_says_what_cannot_be(bilm: BiLM, text: Path, tmp_path: Pa
     broken_off(text, output, bilm)
     with (tmp_path / "v.npz.journal").open("ab") as file:
         file.write(added)
-    with pytest.raises(ElmoError, match=r"v\.npz\.journal.*: damaged\. Begin anew \(--no-resume\)"):
+    with pytest.raises(ElmoError, match=r"v\.npz\.journal.*: damaged\. Begin anew \(--no-resume, resume=False\)"):
         embed_file(text, output, bilm, batch_words=9)
     assert embed_file(text, output, bilm, batch_words=9, resume=False).sentences == 20
 
