@@ -145,7 +145,7 @@ def test_a_log_that_is_not_ours_stays(toy_config: MakeConfig, tmp_path: Path) ->
 
 
 def test_the_documents_fragment_is_a_logger(root: Path, toy_config: MakeConfig, tmp_path: Path) -> None:
-    text = (root / "docs" / "pretraining.md").read_text(encoding="utf8")
+    text = (root / "docs" / "pretraining-settings.md").read_text(encoding="utf8")
     (code,) = re.findall(r"^```ini\n(\[logger\].*?)^```$", text, re.MULTILINE | re.DOTALL)
     block = Config().from_str(code)["logger"]
     block["*"]["file"]["path"] = str(tmp_path / "log.jsonl")

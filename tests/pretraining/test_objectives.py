@@ -374,7 +374,7 @@ def test_out_of_memory_without_samples(
 
 
 def test_the_documents_fragments_are_objectives(root: Path, toy_config: MakeConfig) -> None:
-    text = (root / "docs" / "pretraining.md").read_text(encoding="utf8")
+    text = (root / "docs" / "pretraining-settings.md").read_text(encoding="utf8")
     codes = re.findall(r"^```ini\n(\[objective\]\n.*?)^```$", text, re.MULTILINE | re.DOTALL)
     objectives = [Config().from_str(code)["objective"] for code in codes]
     assert objectives
