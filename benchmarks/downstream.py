@@ -8,50 +8,21 @@ is best on 1,000 sentences of dev is scored on all of dev and on test. What is d
 run again, so it can be stopped and started; a run that was killed begins anew. At the end, or with ``--report`` at
 once: tables in Markdown, and in ``--output`` results.json, with every run, and sample-efficiency.svg.
 
-Data: ``--data DIR`` holds ner/conll2003/{train,dev,test}.conll and ner/wnut17/{train,dev,test}.conll (a word and its
-IOB tag a line), ud/english-ewt/{train,dev,test}.conllu and sst5/{train,dev,test}.txt ("__label__4 The Rock ...").
-Tokens and sentences are theirs. A share is a random sample of the training sentences: each seed has its own, the same
-for all arms; a smaller one is part of a larger one.
-
-Left out, as what says least for its time: 1% of all tasks but CoNLL, unless ``--shares`` are given; unless ``--arms``
-are given, glove outside of CoNLL, adapted at 100% outside of CoNLL, and more than three seeds of top, uniform, output
-and both. ``--all`` brings all of that back.
-
 Arms; those whose files are given are run, or those that ``--arms`` names:
 
     spacy        spaCy's default: hashed features of words, a window encoder
     pretrain     the same, begun with weights of `spacy pretrain`: --init-tok2vec
     vectors      the same, with static vectors in the embedding: --vectors
     glove        the same with others, of another text: --glove
-    elmo         [embedding; ELMo] into the encoder, the biLM frozen: --elmo, a path or a name of built-in weights
+    elmo         ELMo beside the embedding, the biLM frozen: --elmo, a path or a name of built-in weights
     adapted      the same, the biLM adapted to the task's text: --adapted "adapted/{task}/model-best"
     top, uniform, output, both
-                 ELMo's top layer alone, the plain mean of its layers; ELMo beside the encoder's output, or in both
-                 places. Of --elmo; CoNLL at 10% only
-    transformer  a pretrained transformer, fine-tuned: --transformer, a folder of Hugging Face's, and
-                 --transformer-python, the interpreter of an environment with spacy-transformers. CoNLL at 10% and 100%,
-                 one seed
+                 the top layer alone, the mean of the layers; beside the encoder's output, in both places: --elmo
+    transformer  a pretrained transformer, fine-tuned: --transformer, --transformer-python
 
-`python -m benchmarks.material` makes what the options of pretrain, vectors, glove and adapted take. An arm that
-``--arms`` names has no limits but those of the options; the transformer keeps its own.
-
-More arms: ``--plan arms.jsonl``, a line of JSON for each: its name, the arm that it is based on, what it changes of the
-config, and perhaps to what tasks, shares and number of seeds it is limited, and other weights (material, a path). Keys
-that begin with "tok2vec." are of the tok2vec, wherever a task has it:
-
-    {"name": "normed", "base": "elmo", "set": {"tok2vec.elmo.mix.layer_norm": true}, "shares": [0.1]}
-    {"name": "drop-0.2", "base": "elmo", "set": {"tok2vec.elmo.elmo_dropout": 0.2}}
-    {"name": "narrow", "base": "elmo", "set": {"tok2vec.elmo.projection": 96}}
-    {"name": "wide", "base": "elmo", "set": {"tok2vec.encode.width": 128}}
-    {"name": "wide-spacy", "base": "spacy", "set": {"tok2vec.encode.width": 128}, "tasks": ["conll"], "seeds": 2}
-    {"name": "faster", "base": "elmo", "set": {"training.optimizer.learn_rate": 0.002}}
-    {"name": "another-bilm", "base": "elmo", "material": "training/medium/model-best"}
-
-Where a biLM's layer 0 has a larger spread than the others, ``layer_norm`` brings the layers to one scale.
-
-Order: 10% of every task, CoNLL at 1%, 100%, the rest; the first seed of every arm before the second, of a seed top,
-uniform, output and both last, and after all seeds the transformer. Arms whose files come later are given in a later
-call: what is done stays done. The vectors of a frozen biLM are kept in ``--output``/cache, for all runs.
+`python -m benchmarks.material` makes what the options of pretrain, vectors, glove and adapted take. docs/downstream.md
+says how the data lie, what is left out unless it is asked for, what a ``--plan`` of further arms looks like, and what
+the report compares.
 """
 
 from __future__ import annotations
