@@ -40,8 +40,9 @@ def few_steps(project: Path, **changes: Any) -> dict[str, Any]:
     """Overrides for a short run on a text of our own, the model as small as the config allows."""
     text = project / "my_text.txt"
     if not text.exists():
-        lines = (ROOT / "README.md").read_text(encoding="utf8").splitlines()
-        text.write_text("\n\n".join(line for line in lines if len(line) > 60), encoding="utf8")
+        # Which documents are held out goes by the hash of their text: a text that never changes.
+        lines = [f"Bank number {i} lent the people at the river money, and nobody swam there." for i in range(300)]
+        text.write_text("\n\n".join(lines), encoding="utf8")
     return {"vars.raw": "my_text.txt", "vars.max_steps": 2, **{f"vars.{key}": value for key, value in changes.items()}}
 
 
