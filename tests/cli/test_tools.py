@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from spacy.util import load_config_from_str, load_model_from_config
 from typer.testing import Result
 
 from spacy_elmo import BiLM, BiLMConfig, load_bilm
+from spacy_elmo.cli.neighbors import neighbors as neighbors_command
 from spacy_elmo.embedding import neighbors
 from spacy_elmo.pipeline.mixes import mixes_of
 from spacy_elmo.pipeline.saved_bilm import saved_bilm
@@ -129,6 +131,12 @@ def test_neighbors_of_weights(call: Call, model: Path, lines: Path) -> None:
         ]
     assert result.output.splitlines() == right
     assert right[0].endswith("line 1: Ann sees [us] .")
+
+
+def test_neighbors_has_the_numbers_of_the_function() -> None:
+    command, function = (inspect.signature(one).parameters for one in (neighbors_command, neighbors))
+    for name in ("n", "first", "limit", "context"):
+        assert command[name].default.default == function[name].default, name
 
 
 def test_neighbors_as_json_with_all_options(call: Call, model: Path, lines: Path) -> None:
