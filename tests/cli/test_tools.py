@@ -134,7 +134,7 @@ def test_neighbors_of_weights(call: Call, model: Path, lines: Path) -> None:
 
 
 def test_neighbors_has_the_numbers_of_the_function() -> None:
-    command, function = (inspect.signature(one).parameters for one in (neighbors_command, neighbors))
+    command, function = inspect.signature(neighbors_command).parameters, inspect.signature(neighbors).parameters
     for name in ("n", "first", "limit", "context"):
         assert command[name].default.default == function[name].default, name
 
