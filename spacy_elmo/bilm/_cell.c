@@ -415,6 +415,9 @@ static void work_on_row(void *data)
     /* The team may be smaller than was asked for. */
     const ptrdiff_t threads = team_size == NULL ? 1 : team_size();
     const ptrdiff_t number = __atomic_fetch_add(&row->entered, 1, __ATOMIC_RELAXED);
+    /* omp_get_num_threads may be another OpenMP library's, and count each thread as a team of its own. */
+    if (number >= threads)
+        return;
     float *hidden = row->partial + (2 * threads + number) * row->width;
     row->kernel(row, number, threads, hidden);
 }

@@ -82,7 +82,8 @@ class CudaStacks:
         self._index = buffer(2, self.steps, dtype=torch.int64)
         # See ``cuda_step``. Torch's operators read it on the host.
         on = torch.device("cpu") if self._ops is PLAIN else device
-        self._plan = torch.zeros(6 + self.steps + 1, dtype=torch.int64, device=on)
+        with torch.inference_mode(False):  # as in `buffer`
+            self._plan = torch.zeros(6 + self.steps + 1, dtype=torch.int64, device=on)
 
         self._lock = threading.Lock()
         self._seen: set[tuple[object, ...]] = set()
@@ -107,7 +108,7 @@ class CudaStacks:
 
     def _run(self, table: Tensor, types: Tensor, batch_sizes: list[int], hidden: Tensor, cell: Tensor) -> list[Tensor]:
         n, rows, width = types.shape[1], batch_sizes[0], self.width
-        plan = torch.tensor([0, rows, 0, 0, 0, 0, *batch_sizes, 0])
+        plan = torch.tensor([0, rows, 0, 0, 0, 0, *batch_sizes, 0], device="cpu")
         if self._plan.is_cuda:
             plan = plan.pin_memory().to(self._device, non_blocking=True)
         self._packed[0, :, :n] = F.embedding(types, table)

@@ -66,7 +66,7 @@ def settle(
     """
     start, rows, step = plan[3:6].tolist()
     following = int(plan[7 + step])
-    plan[:3] = torch.tensor([start + rows, following, step + 1])
+    plan[:3] = plan.new_tensor([start + rows, following, step + 1])
     width, stop = projected.shape[2], start + rows
     h = projected[:, :rows].to(outputs.dtype)
     if proj_clip is not None:

@@ -63,16 +63,20 @@ def unique_words(
 
     RETURNS: the types (those of the begin and the end of a sentence first), and for each sentence of n words an int64
         array (n + 2,).
+    Raises ElmoError for a word that is a list, or the like.
     """
     numbers: dict[str, int] = {marks.begin: 0, marks.end: 1}
-    rows = [
-        np.fromiter(
-            (0, *[numbers.setdefault(word, len(numbers)) for word in sentence], 1),
-            dtype=np.int64,
-            count=len(sentence) + 2,
-        )
-        for sentence in sentences
-    ]
+    try:
+        rows = [
+            np.fromiter(
+                (0, *[numbers.setdefault(word, len(numbers)) for word in sentence], 1),
+                dtype=np.int64,
+                count=len(sentence) + 2,
+            )
+            for sentence in sentences
+        ]
+    except TypeError as error:  # it has no hash
+        raise ElmoError(f"words are str, and a sentence is a list of them: {error}") from error
     return list(numbers), rows
 
 

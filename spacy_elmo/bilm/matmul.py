@@ -81,7 +81,7 @@ def onednn_works(dtype: torch.dtype) -> bool:
         return False
     generator = torch.Generator().manual_seed(0)
     x, weight, other, bias = (
-        torch.randn(size, generator=generator).to(dtype) for size in ((5, 64), (64, 48), (5, 48), (48,))
+        torch.randn(size, generator=generator, device="cpu").to(dtype) for size in ((5, 64), (64, 48), (5, 48), (48,))
     )
     try:
         packed = _pack(weight)

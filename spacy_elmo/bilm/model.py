@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -348,8 +349,9 @@ register_optimizer_step_post_hook(_after_step)
 
 
 def _stamp(bilm: BiLM) -> list[tuple[int, int, int]]:
-    """Which tensors the weights are, where, and how often torch has written to each."""
-    return [(id(p), p.data_ptr(), 0 if p.is_inference() else p._version) for p in bilm.parameters()]
+    """Which tensors the weights and the start state are, where, and how often torch has written to each."""
+    tensors = chain(bilm.parameters(), bilm.buffers())
+    return [(id(t), t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
 
 
 def _table_rows(config: BiLMConfig, vocabulary: list[str] | None) -> dict[str, int]:

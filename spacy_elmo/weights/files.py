@@ -28,7 +28,9 @@ Content = bytes | Callable[[IO[bytes]], object] | None
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 ZIP_MAGIC = b"PK\x03\x04"
 _LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
-_LARGEST_TEXT = 256 * 2**20  # bytes; the largest published vocabulary has 8 MB
+LARGEST_TEXT = 256 * 2**20  # bytes; the largest published vocabulary has 8 MB
+# Of JSON that is no vocabulary: in memory it may take 30 times as much. Published options have 1 kB.
+LARGEST_OPTIONS = 2**20
 
 # ".model.safetensors.1234-0a1b2c3d.tmp": the file it becomes, the process that writes it, the number of its save.
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)-(?P<save>[0-9a-f]{8})\.tmp", re.DOTALL)
@@ -282,15 +284,18 @@ def check_weights_file(path: Path) -> bytes:
     return head
 
 
-def read_text(path: Path) -> str:
-    """Text in UTF-8, line ends as they are. WeightsError if it is missing, empty, not UTF-8 or larger than 256 MiB."""
+def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
+    """Text in UTF-8, line ends as they are.
+
+    WeightsError if it is missing, empty, not UTF-8 or has more than ``most`` bytes.
+    """
     check_weights_file(path)
     with clear_errors(path, "cannot be read"), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        if size > _LARGEST_TEXT:  # before it is read: a file with holes in it takes no room on the disk
-            raise WeightsError(f"{path}: has {size} bytes, but a text here has {_LARGEST_TEXT} at most")
-        data = file.read(_LARGEST_TEXT + 1)
-    if len(data) > _LARGEST_TEXT:
+        if size > most:  # before it is read: a file with holes in it takes no room on the disk
+            raise WeightsError(f"{path}: has {size} bytes, but a text here has {most} at most")
+        data = file.read(most + 1)
+    if len(data) > most:
         raise WeightsError(f"{path}: never ends, or grows while it is read")
     return decoded(data, path)
 
@@ -318,9 +323,9 @@ def read_gzip(path: Path) -> bytes:
     return data
 
 
-def read_json(path: Path) -> Any:
-    """What a JSON file holds. WeightsError if it is missing or broken."""
-    text = read_text(path)
+def read_json(path: Path, most: int = LARGEST_OPTIONS) -> Any:
+    """What a JSON file holds. WeightsError if it is missing, broken or has more than ``most`` bytes."""
+    text = read_text(path, most)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import WeightsError
-from .files import clear_errors, is_folder, is_hidden, is_temporary, names_in, read_json
+from .files import is_folder, is_hidden, is_temporary, names_in, read_json
 from .hdf5_file import may_hold_lstm
 from .layout import listed
 
@@ -21,8 +21,6 @@ TOKEN_EMBEDDINGS_NAME = "elmo_token_embeddings.hdf5"
 
 # What a TensorFlow checkpoint's index is called, after the name of the checkpoint.
 INDEX_SUFFIX = ".index"
-
-_LARGEST_OPTIONS = 2**20  # bytes
 
 # ELMoForManyLangs' own; the names of its other files are everybody's.
 MANY_LANGS_NAMES = ("token_embedder.pkl", "encoder.pkl")
@@ -157,9 +155,6 @@ def _options_in(folder: Path) -> list[str]:
 def reads_like_options(path: Path) -> bool:
     """Whether a file holds options of a biLM, as bilm-tf structures them."""
     try:
-        with clear_errors(path, "cannot be read"):
-            if path.stat().st_size > _LARGEST_OPTIONS:
-                return False
         options = read_json(path)
     except WeightsError:
         return False

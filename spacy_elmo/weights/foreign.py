@@ -11,7 +11,7 @@ from typing import Any
 from ..bilm.characters import BOS, EOS, UNK
 from ..errors import WeightsError
 from .card import CARD_NAMES, is_card
-from .files import Content, check_weights_file, clear_errors, holds, is_folder, read_json
+from .files import LARGEST_TEXT, Content, check_weights_file, clear_errors, holds, is_folder, read_json
 from .folders import (
     CHARACTERS_NAME,
     CONFIG_NAME,
@@ -89,7 +89,7 @@ def _has_table(path: Path) -> bool:
 
 
 def _is_list_of_strings(path: Path) -> bool:
-    found = read_json(path)
+    found = read_json(path, LARGEST_TEXT)
     return isinstance(found, list) and all(isinstance(text, str) for text in found)
 
 

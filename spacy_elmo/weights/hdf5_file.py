@@ -17,14 +17,14 @@ from ..errors import WeightsError
 from .files import HDF5_MAGIC, check_weights_file, clear_errors
 from .limits import most_bytes
 
-# What h5py raises for damaged files, depending on where the damage lies.
-_ERRORS = (OSError, RuntimeError, LookupError, ValueError, TypeError, NotImplementedError, ArithmeticError)
+# What h5py, and zlib, raise for damaged files, depending on where the damage lies.
+_ERRORS = (OSError, RuntimeError, LookupError, ValueError, TypeError, NotImplementedError, ArithmeticError, zlib.error)
 _MOST_NODES = 10_000  # datasets and groups
 _DEEPEST = 32  # groups in each other
 _MOST_CHUNKS = 100_000
-# Filters of a chunked dataset, in the order in which programs apply them: of compressions one, and one that is known.
+# Filters of a chunked dataset, in the order in which programs apply them.
 _SHUFFLE, _DEFLATE, _FLETCHER32, _LZF = 2, 1, 3, 32000
-_FILTERS = ((_SHUFFLE,), (_DEFLATE, _LZF), (_FLETCHER32,))
+_FILTERS = (_SHUFFLE, _DEFLATE, _FLETCHER32)
 
 
 class Datasets:
@@ -110,28 +110,36 @@ class _Chunks:
     def problem(self) -> str:
         """What is wrong with the chunks, after the name of the dataset; empty if nothing is.
 
-        HDF5 inflates each to whatever it gives: what it gives is measured here before.
+        HDF5 inflates each to whatever it gives, and reads a whole one from that, even past its end: what it gives is
+        measured here before.
         """
-        places = [next((i for i, kinds in enumerate(_FILTERS) if kind in kinds), -1) for kind in self._filters]
-        if places != sorted(set(places) - {-1}):
+        if _LZF in self._filters:  # its chunks cannot be measured
+            return (
+                "is compressed with LZF, which is not read: write the file again without compression, or with gzip "
+                '(in h5py: create_dataset(name, data=values, compression="gzip"))'
+            )
+        if self._filters != [kind for kind in _FILTERS if kind in self._filters]:
             return f"passes through filters that are not read (HDF5's numbers: {self._filters})"
         found = self._dataset.get_num_chunks()
         if found < self.number:
             return f"has values in {found} of its {self.number} chunks only: its dump was interrupted"
-        if not self._filters:
-            return ""
-        for start in product(*self._starts):
-            stored = self._dataset.get_chunk_info_by_coord(start).size
-            if stored > self.size + self.size // 8 + 1024:
-                return f"has a chunk of {stored} bytes for {self.size}"
-            if _DEFLATE in self._filters:
-                mask, data = self._dataset.read_direct_chunk(start)
-                if not mask >> self._filters.index(_DEFLATE) & 1:
-                    inflater = zlib.decompressobj()
-                    inflater.decompress(data, self.size + 1024)
-                    if inflater.unconsumed_tail:
-                        return f"has a chunk that inflates to more than its {self.size} bytes"
+        # Before any is read. In one walk: HDF5 looks for the size of a certain chunk by walking over all of them.
+        stored: list[int] = []
+        self._dataset.chunk_iter(lambda chunk: stored.append(chunk.size))
+        if max(stored, default=0) > self.size + self.size // 8 + 1024:
+            return f"has a chunk of {max(stored)} bytes for {self.size}"
+        for size in map(self._inflated, product(*self._starts)) if self._filters else stored:
+            if size != self.size:
+                return f"has a chunk of {'more' if size > self.size else 'fewer'} than its {self.size} bytes"
         return ""
+
+    def _inflated(self, start: tuple[int, ...]) -> int:
+        """Bytes of the chunk at a place, once it has passed the filters; one more than its size stands for any more."""
+        mask, data = self._dataset.read_direct_chunk(start)
+        applied = [kind for place, kind in enumerate(self._filters) if not mask >> place & 1]
+        if _DEFLATE in applied:
+            return len(zlib.decompressobj().decompress(data, self.size + 1))
+        return len(data) - 4 * (_FLETCHER32 in applied)  # its checksum
 
 
 @contextmanager

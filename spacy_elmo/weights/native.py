@@ -37,6 +37,8 @@ from ..errors import ElmoError, WeightsError, shown
 from .card import CARD_NAMES, is_card
 from .files import (
     HDF5_MAGIC,
+    LARGEST_OPTIONS,
+    LARGEST_TEXT,
     ZIP_MAGIC,
     Content,
     as_path,
@@ -162,7 +164,7 @@ def load_native(path: Path | str) -> BiLM:
         for name, size in ((VOCABULARY_NAME, config.n_words), (CHARACTERS_NAME, config.n_characters)):
             tables[name] = stored.tables[name]
             if tables[name] is None and size is not None and exists(file.with_name(name)):
-                tables[name] = read_json(file.with_name(name))
+                tables[name] = read_json(file.with_name(name), LARGEST_TEXT)
         return _build(config, tables, stored, str(file))
 
 
@@ -331,6 +333,8 @@ def _stored(
     found: dict[str, Any] = {}
     for key in (CONFIG_KEY, _VOCABULARY_KEY, _CHARACTERS_KEY, OUTPUT_KEY):
         text = (metadata or {}).get(key)
+        if text is not None and len(text) > LARGEST_OPTIONS and key in (CONFIG_KEY, OUTPUT_KEY):
+            raise WeightsError(f"{where}: '{key}' in its header has more than {LARGEST_OPTIONS} characters")
         try:
             found[key] = None if text is None else json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -125,10 +125,11 @@ def _check_place(bilm: BiLM, folder: Path, file: Path) -> None:
 
 
 def _token_vectors(bilm: BiLM, words: Sequence[str], where: str) -> Iterator[torch.Tensor]:
-    with torch.no_grad():
+    # A caller's autocast would round what is written. Not around the yield: the caller works on in between.
+    with torch.no_grad(), torch.autocast(bilm.device.type, enabled=False):
         encoder = WordVectors(bilm, "float32")
     for start in range(0, len(words), _BLOCK):
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(bilm.device.type, enabled=False):
             vectors = encoder.table(bilm, words[start : start + _BLOCK], limit=0)
         yield checked_values(vectors, _TABLE, where)
 

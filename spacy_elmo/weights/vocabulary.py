@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..bilm.characters import BOS, EOS, UNK
 from ..errors import WeightsError
-from .files import as_path, decoded, is_hidden, names_in, read_gzip, read_json, read_text, write_files
+from .files import LARGEST_TEXT, as_path, decoded, is_hidden, names_in, read_gzip, read_json, read_text, write_files
 from .layout import listed
 
 # What may lie beside weights that read words, in the order in which they are tried.
@@ -137,7 +137,7 @@ def read_words(path: Path | str) -> list[str]:
     """
     path = as_path(path)
     if path.suffix == ".json":
-        words = read_json(path)
+        words = read_json(path, LARGEST_TEXT)
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise WeightsError(f"{path}: a vocabulary in JSON is a list of strings")
         return words

@@ -1,16 +1,23 @@
-"""Files of some kilobytes that took gigabytes, or minutes: huge chunks, strides of 0, groups in groups."""
+"""Files that hold more or less than they say: kilobytes that took gigabytes, chunks that were read past their ends."""
 
 from __future__ import annotations
 
+import json
+import struct
+import time
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 from spacy_elmo import load_bilm
 from spacy_elmo.errors import WeightsError
+from spacy_elmo.weights import load_vocabulary
+from spacy_elmo.weights.hdf5_file import opened_hdf5
+from spacy_elmo.weights.native import bilm_from_bytes
 from tests.weights.many_langs_folder import write_model
 from tests.weights.writers import Model, write_hdf5_model
 
@@ -56,8 +63,8 @@ def low_level(h5py: Any, folder: Path, chunk: int, filters: list[int], raw: byte
         {"chunks": True},
         {"compression": "gzip"},
         {"compression": "gzip", "shuffle": True, "fletcher32": True},
-        {"compression": "lzf", "shuffle": True},
         {"chunks": (3,), "compression": "gzip"},
+        {"chunks": (4,), "fletcher32": True, "shuffle": True},
         {"maxshape": (None,), "fletcher32": True},
     ],
 )
@@ -75,7 +82,7 @@ def test_a_small_dataset_in_a_huge_chunk(h5py: Any, model: Path) -> None:
 
 def test_a_small_chunk_that_inflates_to_a_huge_one(h5py: Any, model: Path) -> None:
     low_level(h5py, model, 4096, [1], zlib.compress(bytes(8 * 2**20)))
-    with pytest.raises(WeightsError, match=rf"dataset '{NAME}' has a chunk that inflates to more than its 16384 bytes"):
+    with pytest.raises(WeightsError, match=rf"dataset '{NAME}' has a chunk of more than its 16384 bytes"):
         load_bilm(model)
 
 
@@ -83,6 +90,91 @@ def test_a_chunk_that_is_stored_larger_than_it_is(h5py: Any, model: Path) -> Non
     low_level(h5py, model, 16, [1], bytes(100_000))
     with pytest.raises(WeightsError, match="has a chunk of 100000 bytes for 64"):
         load_bilm(model)
+
+
+@pytest.mark.parametrize(
+    ("filters", "raw", "mask"),
+    [
+        pytest.param([1], zlib.compress(bytes(64)), 0, id="gzip"),
+        pytest.param([1], bytes(64), 1, id="gzip skipped"),
+        pytest.param([2], bytes(64), 0, id="shuffle"),
+        pytest.param([3], bytes(16384), 0, id="no checksum"),
+        pytest.param([2, 1, 3], zlib.compress(bytes(16380)) + bytes(4), 0, id="all three"),
+    ],
+)
+def test_a_chunk_of_fewer_bytes_than_its_size(
+    filters: list[int], raw: bytes, mask: int, h5py: Any, model: Path
+) -> None:
+    """What lay behind them in memory became weights, or the process died."""
+    low_level(h5py, model, 4096, filters, raw, mask)
+    with pytest.raises(WeightsError, match=rf"dataset '{NAME}' has a chunk of fewer than its 16384 bytes"):
+        load_bilm(model)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_changed_byte_in_the_list_of_chunks(compressed: bool, h5py: Any, model: Path) -> None:
+    """The size of a plain chunk, and the bit that says that a compressed one is plain."""
+    file = model / "weights.hdf5"
+    low_level(h5py, model, 4096, [1] * compressed, zlib.compress(bytes(16384)) if compressed else bytes(16384))
+    with h5py.File(file) as opened:
+        chunk = opened[NAME].id.get_chunk_info(0)
+    sizes = (chunk.size, 0), (chunk.size, 1) if compressed else (64, 0)
+    entry, damaged = (struct.pack("<II16xQ", *fields, chunk.byte_offset) for fields in sizes)
+    data = file.read_bytes()
+    assert data.count(entry) == 1
+    file.write_bytes(data.replace(entry, damaged))
+    with pytest.raises(WeightsError, match=r"has a chunk of fewer than its 16384 bytes"):
+        load_bilm(model)
+
+
+def test_a_compressed_chunk_that_is_damaged(h5py: Any, model: Path) -> None:
+    low_level(h5py, model, 4096, [1], b"no zlib")
+    with pytest.raises(WeightsError, match=rf"dataset '{NAME}' cannot be read: .*incorrect header check"):
+        load_bilm(model)
+
+
+def test_lzf_is_refused(h5py: Any, model: Path) -> None:
+    """Its chunks inflated to any size, or to less than theirs. What the message says works."""
+    with h5py.File(model / "weights.hdf5") as file:
+        values = file[NAME][:]
+    replaced(h5py, model, compression="lzf", shuffle=True)
+    with pytest.raises(
+        WeightsError, match=rf"dataset '{NAME}' is compressed with LZF, .* or with gzip .in h5py: create"
+    ):
+        load_bilm(model)
+    with h5py.File(model / "weights.hdf5", "r+") as file:
+        del file[NAME]
+        file.create_dataset(NAME, data=values, compression="gzip")
+    Model().check(load_bilm(model))
+
+
+def test_chunks_are_looked_at_in_one_walk(h5py: Any, tmp_path: Path) -> None:
+    """HDF5 walked over all of them for each, a minute for 100,000."""
+    with h5py.File(tmp_path / "weights.hdf5", "w") as file:
+        file.create_dataset("x", data=torch.ones(20_000).numpy(), chunks=(1,), fletcher32=True)
+    begin = time.process_time()
+    with opened_hdf5(tmp_path / "weights.hdf5") as datasets:
+        datasets.check(["x"])
+    assert time.process_time() - begin < 1.5  # 0.1, and was 3
+
+
+def test_options_that_are_gigabytes_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b"[" + b"[]," * 2**19 + b"[]]")
+    (tmp_path / "model.safetensors").write_bytes((8).to_bytes(8, "little") + b"{}      ")
+    with pytest.raises(WeightsError, match=r"config\.json: has 1572868 bytes, but a text here has 1048576 at most"):
+        load_bilm(tmp_path)
+    safetensors.torch.save_file(
+        {"x": torch.zeros(1)}, tmp_path / "model.safetensors", {"spacy_elmo_config": f"[{'[],' * 2**19}[]]"}
+    )
+    with pytest.raises(WeightsError, match="'spacy_elmo_config' in its header has more than 1048576 characters"):
+        bilm_from_bytes((tmp_path / "model.safetensors").read_bytes())
+
+
+def test_a_vocabulary_may_be_large(tmp_path: Path) -> None:
+    words = ["<S>", "</S>", "<UNK>", *(f"{'long' * 30}{i}" for i in range(10_000))]
+    (tmp_path / "vocabulary.json").write_text(json.dumps(words))
+    assert (tmp_path / "vocabulary.json").stat().st_size > 2**20
+    assert load_vocabulary(tmp_path / "vocabulary.json") == words
 
 
 @pytest.mark.parametrize("filters", [[1, 1], [1, 2], [4], [6], [1, 1, 1, 1, 1, 1], [3, 1]])

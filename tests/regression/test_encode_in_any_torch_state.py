@@ -1,4 +1,4 @@
-"""A caller's autocast rounded float32's products, and what was cached of them; other default dtypes were a crash."""
+"""A caller's autocast rounded float32's products, and what was cached of them; other defaults were a crash."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ import spacy
 import torch
 
 from spacy_elmo import load_bilm, save_bilm
+from spacy_elmo.bilm import encode as encode_module
 from spacy_elmo.bilm.config import BiLMConfig
+from spacy_elmo.bilm.cuda import CudaStacks
 from spacy_elmo.bilm.encode import encode
-from spacy_elmo.bilm.matmul import Precision
+from spacy_elmo.bilm.matmul import Precision, onednn_works
 from spacy_elmo.bilm.model import BiLM
+from spacy_elmo.bilm.stacks import make_stacks
 from spacy_elmo.errors import ElmoError
 from spacy_elmo.pipeline.elmo import Elmo
+from spacy_elmo.weights import save_token_embeddings
 
 SENTENCES = [["the", "bank", "of", "the", "river"], ["bank"]]
 
@@ -97,3 +101,34 @@ def test_weights_are_loaded_as_they_are(bilm: BiLM, tmp_path: Path, state: Any) 
         for name, value in one.state_dict().items():
             assert (value.dtype, value.device.type) == (torch.float32, "cpu")
             assert torch.equal(value, bilm.state_dict()[name])
+
+
+def test_autocast_does_not_round_token_embeddings(bilm: BiLM, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    found = []
+    for enabled in (False, True):
+        file = tmp_path / str(enabled) / "tokens.hdf5"
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            save_token_embeddings(bilm, ["the", "bank"], file)
+        with h5py.File(file) as opened:
+            found.append(opened["embedding"][:])
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("make", [make_stacks, CudaStacks])
+def test_any_default_device(bilm: BiLM, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with torch.set_default_device("cuda"): what is made without a device lands where nothing else is."""
+    monkeypatch.setattr(encode_module, "make_stacks", make)
+    want = copy.deepcopy(bilm).encode(SENTENCES)
+    with torch.device("meta"):
+        found = bilm.encode(SENTENCES)
+    for one, two in zip(want, found, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_whether_onednn_works_does_not_depend_on_the_default_device(dtype: torch.dtype) -> None:
+    """It was found not to, and that was remembered."""
+    with torch.device("meta"):
+        found = onednn_works.__wrapped__(dtype)
+    assert found == onednn_works.__wrapped__(dtype)

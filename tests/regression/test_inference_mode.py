@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import spacy
 import torch
 
 from spacy_elmo import load_bilm, save_bilm
+from spacy_elmo.bilm import encode
 from spacy_elmo.bilm.adaptive import AdaptiveSoftmax
+from spacy_elmo.bilm.cuda import CudaStacks
 from spacy_elmo.bilm.softmax import FullSoftmax
+from spacy_elmo.bilm.stacks import make_stacks
 from spacy_elmo.layers.bilm_model import random_bilm
 from spacy_elmo.weights import load_softmax, save_softmax
 from tests.pipeline.toys import examples, getter, listener, tagger_config
@@ -22,8 +26,12 @@ from ..bilm.twins import make_bilm, numpy_twin
 TF_CHECKPOINT = Path(__file__).parents[1] / "weights" / "fixtures" / "tf_checkpoint"
 
 
+@pytest.mark.parametrize("make", [make_stacks, CudaStacks])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_call_in_inference_mode_and_one_outside(precision: str) -> None:
+def test_a_call_in_inference_mode_and_one_outside(
+    precision: str, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encode, "make_stacks", make)
     bilm = make_bilm(1)
     with torch.inference_mode():
         bilm.encode([["The", "cat"]], precision=precision)  # type: ignore[arg-type]

@@ -56,3 +56,13 @@ def test_vectors_are_those_of_the_weights_as_they_are(change: Callable[[BiLM], N
     assert max(float((one - other).abs().max()) for one, other in zip(before, after, strict=True)) > 1e-2
     for found, wanted in zip(after, numpy_twin(bilm).encode(SENTENCES), strict=True):
         torch.testing.assert_close(found.double(), torch.from_numpy(wanted), rtol=0, atol=1e-5)
+
+
+def test_a_start_state_that_is_written_to() -> None:
+    bilm = make_bilm(3, state="warm")
+    before, version = bilm.encode(SENTENCES), bilm.version
+    with torch.no_grad():
+        bilm.get_buffer("start_forward_hidden").fill_(0.7)
+    assert bilm.version != version  # by which training texts are remembered
+    after = bilm.encode(SENTENCES)
+    assert max(float((one - other).abs().max()) for one, other in zip(before, after, strict=True)) > 1e-2

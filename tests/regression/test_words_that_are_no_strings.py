@@ -24,13 +24,15 @@ def test_the_component_reads_the_text_of_tokens(nlp: Any, bilm: BiLM) -> None:
 
 
 @pytest.mark.parametrize("table", [False, True], ids=["characters", "word table"])
-@pytest.mark.parametrize("kind", ["spaCy tokens", "numbers", "bytes", "None"])
+@pytest.mark.parametrize("kind", ["spaCy tokens", "numbers", "bytes", "None", "lists"])
 def test_encode_says_that_words_are_strings(nlp: Any, bilm: BiLM, word_table: BiLM, kind: str, table: bool) -> None:
     words: dict[str, list[Any]] = {
         "spaCy tokens": list(nlp.make_doc("a b")),
         "numbers": [1, 2],
         "bytes": [b"a", b"b"],
         "None": ["a", None],
+        "lists": [["a", "b"]],
     }
-    with pytest.raises(ElmoError, match="str"):
-        (word_table if table else bilm).encode([words[kind]])
+    for read in (word_table if table else bilm).encode, word_table if table else bilm:
+        with pytest.raises(ElmoError, match="words are str"):
+            read([words[kind]])
