@@ -24,6 +24,7 @@ from ..bilm.model import BiLM, BiLMState
 from ..bilm.output_layer import OutputLayer
 from ..errors import PretrainingError, WeightsError
 from .distributed import ALONE, Ranks
+from .memory import is_out_of_memory
 from .perplexity import Evaluation
 from .schedules import Progress
 
@@ -33,6 +34,8 @@ SUMS_FILE = "SHA256SUMS"
 FORMAT = 2
 _STEP = re.compile(r"step-(\d+)")
 _ANEW = "move the checkpoint away to go on from the one before, or to start anew"
+# What a file or folder of this name is not: all else that can go wrong with reading says nothing of what is there.
+_MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 class DamagedError(PretrainingError):
@@ -53,8 +56,9 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         yield new
-        for file in new.iterdir():
-            _flush_to_disk(file)
+        for file in new.rglob("*"):
+            if file.is_file():
+                _flush_to_disk(file)
         _flush_names(new)
         if folder.exists():
             shutil.rmtree(old, ignore_errors=True)
@@ -157,6 +161,8 @@ class Checkpoint:
         try:
             yield
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            if is_out_of_memory(error):
+                raise
             file = self.folder / TENSORS_FILE
             raise PretrainingError(f"{file} does not fit the config, or is damaged: {error}") from error
 
@@ -219,7 +225,8 @@ def write_sums(folder: Path) -> None:
 def load_checkpoint(folder: Path) -> Checkpoint:
     """Read the checkpoint in a folder.
 
-    Raises DamagedError if it is not what was written, PretrainingError if it is another version's.
+    Raises DamagedError if it is not what was written; PretrainingError if it is another version's, or cannot be read
+    now: it may be whole all the same.
     """
     _check_sums(folder)
     record = _read_state(folder / STATE_FILE)
@@ -228,8 +235,10 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     try:
         # load_file maps the file; copies let it be removed (Windows locks mapped files).
         tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
-    except Exception as error:
-        raise DamagedError(f"{file} cannot be read ({error}); {_ANEW}") from error
+    except (SafetensorError, ValueError, LookupError, TypeError) as error:
+        raise DamagedError(f"{file} is damaged ({error}); {_ANEW}") from error
+    except (OSError, RuntimeError, MemoryError) as error:
+        raise _unreadable(file, error) from error
     wrong = [name for name, shape in shapes.items() if name not in tensors or list(tensors[name].shape) != shape]
     if wrong:
         raise DamagedError(f"{file} is damaged ({', '.join(wrong)} missing or of another shape); {_ANEW}")
@@ -258,7 +267,8 @@ def newest_checkpoint(folder: Path, say: Callable[[str], object]) -> Checkpoint 
     """Read the newest checkpoint in a folder that is not damaged.
 
     say: is told of each damaged one that was passed over.
-    RETURNS: None if there is none at all. Raises DamagedError if all are damaged.
+    RETURNS: None if there is none at all. Raises DamagedError if all are damaged, PretrainingError if the newest that
+    is not cannot be read.
     """
     damaged: list[DamagedError] = []
     for path in step_folders(folder):
@@ -310,15 +320,26 @@ def _check_sums(folder: Path) -> None:
         lines = file.read_bytes().decode("ascii").split("\n")[:-1]
         sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
         wanted = {name: sums[name] for name in (STATE_FILE, TENSORS_FILE)}
-    except (OSError, ValueError, KeyError) as error:
+    except (*_MISSING, ValueError, KeyError) as error:
         raise DamagedError(f"{file} is missing or damaged ({error}); {_ANEW}") from error
+    except OSError as error:
+        raise _unreadable(file, error) from error
     for name, digest in wanted.items():
         try:
             found = _sha256(folder / name)
+        except _MISSING as error:
+            raise DamagedError(f"{folder / name} is missing ({error.strerror}); {_ANEW}") from error
         except OSError as error:
-            raise DamagedError(f"{folder / name} cannot be read ({error.strerror}); {_ANEW}") from error
+            raise _unreadable(folder / name, error) from error
         if found != digest:
             raise DamagedError(f"{folder / name} is damaged (another checksum than in {SUMS_FILE}); {_ANEW}")
+
+
+def _unreadable(file: Path, error: Exception) -> PretrainingError:
+    # Nothing is wrong with the checkpoint as far as this tells, so none before it may take its place.
+    if is_out_of_memory(error):
+        return PretrainingError(f"not enough memory to read {file} ({error}): free some, then try again")
+    return PretrainingError(f"{file} cannot be read ({error}): try again; if it never can be, {_ANEW}")
 
 
 def _sha256(file: Path) -> str:
@@ -332,8 +353,10 @@ def _sha256(file: Path) -> str:
 def _read_state(file: Path) -> dict[str, Any]:
     try:
         record = json.loads(file.read_text(encoding="utf8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DamagedError(f"{file} cannot be read ({error}); {_ANEW}") from error
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{file} is damaged ({error}); {_ANEW}") from error
     if isinstance(record, dict) and record.get("format", FORMAT) != FORMAT:
         raise PretrainingError(f"{file} was written by another version; {_ANEW}")
     try:

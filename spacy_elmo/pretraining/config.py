@@ -52,6 +52,7 @@ FIXED_KEYS = (
     "training.unroll_steps",
     "training.reset",
     "training.holdout",
+    "training.eval_tokens",
 )
 
 # Arguments of spacy-elmo.RawText.v1 that can stand in [corpora.train] and [corpora.dev] for a text of [paths].
@@ -292,7 +293,12 @@ def resolve(config: Config) -> tuple[Settings, Config]:
             '@misc = "spacy-elmo.adamw.v1", "spacy-elmo.adagrad.v1" or "spacy-elmo.torch_optimizer.v1"'
         )
     _check_model_keys(settings.model, of_weights=settings.initialize.weights is not None)
-    if filled["objective"].get("tie_weights") and settings.bilm_config(1).filters is not None:
+    if settings.initialize.weights is None:  # weights bring sizes of their own
+        try:
+            settings.bilm_config(1)
+        except ElmoError as error:
+            raise PretrainingError(f"the config does not fit:\n  model: {error}") from error
+    if filled["objective"].get("tie_weights") and settings.model.get("filters", True) is not None:
         raise PretrainingError(TIE_NEEDS_WORDS)
     schedule = filled.get("training", {}).get("schedule", TrainingSettings().schedule)  # a block stays a block
     defaults = settings.model_dump(

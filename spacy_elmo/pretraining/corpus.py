@@ -25,6 +25,7 @@ import srsly
 from spacy.language import Language
 from spacy.tokens import Doc
 
+from ..bilm.config import BiLMConfig
 from ..errors import CorpusError, PretrainingError
 from .locks import locked
 from .shards import Shard, digest_of, encode_shard, merge_shards
@@ -35,8 +36,8 @@ from .workers import Workers
 # Of the folder's layout and of the rules that fill it: another number is another key, hence another corpus.
 _FORMAT = 2
 _ARRAYS = ("types", "type_starts", "counts", "ids", "sentence_starts", "sentence_steps", "document_starts")
-# meta.json alone says little: pipelines have one too. Format 1 had types.json.
-_TELLING_FILES = frozenset((*(f"{name}.bin" for name in _ARRAYS), "types.json"))
+# meta.json alone says little: pipelines have one too.
+_TELLING_FILES = frozenset(f"{name}.bin" for name in _ARRAYS)
 _FILES = ("meta.json", *sorted(_TELLING_FILES))
 # Characters of the documents of a shard: what is lost when a build is killed, and what each process holds.
 _SHARD_SIZE = 1 << 20
@@ -154,9 +155,10 @@ class EncodedCorpus:
         for start, end in zip(self.sentence_starts[:-1], self.sentence_starts[1:], strict=True):
             yield [self.types[index] for index in self.ids[start:end].tolist()]
 
-    def truncated_words(self, max_characters_per_token: int) -> int:
-        """Count the words of more bytes than the C - 2 that the token encoder reads."""
-        return int(self.counts[self.types.lengths() > max_characters_per_token - 2].sum())
+    def truncated_words(self, config: BiLMConfig) -> int:
+        """Count the words of more bytes (or code points) than the C - 2 that a biLM's token encoder reads."""
+        lengths = self.types.lengths(code_points=config.is_many_langs)
+        return int(self.counts[lengths > config.max_characters_per_token - 2].sum())
 
 
 def encode_corpus(

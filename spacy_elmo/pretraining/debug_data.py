@@ -8,6 +8,7 @@ from typing import IO
 import numpy as np
 from thinc.api import Config
 
+from ..weights import load_bilm
 from .config import Settings
 from .corpus import EncodedCorpus
 from .debug.advice import advice_on
@@ -20,18 +21,21 @@ from .vocabulary import oov_share
 def debug_data(settings: Settings, config: Config, *, stderr: IO[str] | None = None) -> DataReport:
     """Look at the corpora of a config; they are encoded as ``pretrain`` would do first, or read from its cache.
 
-    stderr: for progress and what reading left out. Raises what `prepare_corpora` raises.
+    stderr: for progress and what reading left out.
+    Raises what `prepare_corpora` raises, and WeightsError for weights to go on from that cannot be loaded: they say how
+    much of a word is read.
     """
     corpora = prepare_corpora(settings, config, stderr=stderr or sys.stderr)
     return data_report(settings, corpora)
 
 
 def data_report(settings: Settings, corpora: Corpora) -> DataReport:
-    """The report of corpora that are at hand."""
-    limit = int(settings.model.get("max_characters_per_token", 50)) if settings.model.get("filters", True) else None
+    """The report of corpora that are at hand. Raises WeightsError, see `debug_data`."""
+    weights = settings.initialize.weights
+    config = settings.bilm_config(1) if weights is None else load_bilm(weights).config
     ranks = _ranks(corpora.dev, corpora.train)
-    dev, dev_bytes, dev_hashes = look_at_text(corpora.dev, limit, ranks, None)
-    train, train_bytes, _ = look_at_text(corpora.train, limit, np.arange(corpora.train.n_types), dev_hashes)
+    dev, dev_bytes, dev_hashes = look_at_text(corpora.dev, config, ranks, None)
+    train, train_bytes, _ = look_at_text(corpora.train, config, np.arange(corpora.train.n_types), dev_hashes)
     report = DataReport(
         train=train,
         dev=dev,
@@ -40,10 +44,14 @@ def data_report(settings: Settings, corpora: Corpora) -> DataReport:
         sentences_of_dev_in_train=dev_hashes.sentences.share_found(),
         documents_of_dev_in_train=dev_hashes.documents.share_found(),
         bytes_of_dev_only=np.flatnonzero(dev_bytes & ~train_bytes).tolist(),
-        epochs=settings.training.max_steps * settings.training.step_rows * settings.training.unroll_steps / train.words,
+        # A sentence is a step more than its words.
+        epochs=settings.training.max_steps
+        * settings.training.step_rows
+        * settings.training.unroll_steps
+        / int(corpora.train.sentence_steps[-1]),
         advice=[],
     )
-    report.advice.extend(advice_on(report, settings, limit))
+    report.advice.extend(advice_on(report, settings, config))
     return report
 
 

@@ -54,6 +54,12 @@ def _check_config(checkpoint: Checkpoint, task: Task) -> None:
             f"the run in {task.output} was begun on {_text_of(before)} and cannot go on with {_text_of(config)}: "
             "give it the text that it had (--paths.raw), or choose another folder for a new run"
         )
+    if changed == ["training.eval_tokens"]:
+        raise PretrainingError(
+            f"the run in {task.output} cannot go on with another training.eval_tokens: its best figure is of other "
+            f"sentences. Set it to {before['training']['eval_tokens']} as before (training.eval_frequency makes "
+            "evaluations fewer), or choose another folder for a new run"
+        )
     if changed:
         raise PretrainingError(
             f"the run in {task.output} cannot go on with another {', '.join(changed)}: "

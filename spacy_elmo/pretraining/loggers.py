@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -113,7 +114,8 @@ def console_logger(progress_bar: bool = True) -> SetupLogger:
 def jsonl_logger(path: str) -> SetupLogger:
     """``spacy-elmo.jsonl_logger.v1``: a line of JSON an evaluation, with all its figures by flat names.
 
-    A resumed run goes on in the file, where its checkpoint stood. What is not finite is null.
+    A resumed run goes on in the file, where its checkpoint stood. A new one begins it: an earlier run's is moved to
+    ``path`` + ``.1``, ``.2``, ... What is not finite is null.
 
     path (str): the file; its folder is made. Raises PretrainingError if it holds anything else, or cannot be written.
     """
@@ -132,8 +134,12 @@ def jsonl_logger(path: str) -> SetupLogger:
                 if first:
                     file.parent.mkdir(parents=True, exist_ok=True)
                     before = _lines_before(file, info["step"])
-                    with replacing(file.resolve()) as new:
-                        new.write_bytes(before)
+                    if "resumed_at" in info:
+                        with replacing(file.resolve()) as new:
+                            new.write_bytes(before)
+                    elif file.exists():
+                        aside = _moved_aside(file.resolve())
+                        print(f"{file} is of an earlier run: moved to {aside}", file=stdout, flush=True)
                     first = False
                 with file.open("a", encoding="utf8", newline="\n") as lines:
                     lines.write(json.dumps(entry) + "\n")
@@ -160,10 +166,17 @@ def _lines_before(file: Path, step: int) -> bytes:
     return b"".join(kept)
 
 
+def _moved_aside(file: Path) -> Path:
+    """Give a file a name with a number behind it that is free."""
+    aside = next(path for n in count(1) if not (path := file.with_name(f"{file.name}.{n}")).exists())
+    return file.rename(aside)
+
+
 def tensorboard_logger(folder: str) -> SetupLogger:
     """``spacy-elmo.tensorboard_logger.v1``: the figures of each evaluation as TensorBoard's scalars, by step.
 
-    A resumed run goes on in the folder; what came after its checkpoint is hidden.
+    A resumed run goes on in the folder; what came after its checkpoint is hidden, and so is what a run before a new one
+    wrote there: give each run a folder of its own.
 
     folder (str): where ``tensorboard --logdir`` looks. Raises PretrainingError where tensorboard is missing.
     """

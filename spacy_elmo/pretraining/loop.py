@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -19,7 +20,7 @@ from .distributed import joined_ranks
 from .earlier import Earlier, earlier_run
 from .initialize import comparison
 from .memory import out_of_memory_explained
-from .output import BEST, LAST, check_output, own_output
+from .output import BEST, LAST, check_output, last_good_state, own_output
 from .perplexity import Evaluation
 from .precision import onednn_products
 from .run import Run
@@ -92,7 +93,7 @@ def pretrain(
         if task.training.start_state == "warm":
             check_warm(corpora.train)
 
-        stack.enter_context(out_of_memory_explained(task.config, output))
+        stack.enter_context(out_of_memory_explained(task.config, partial(last_good_state, output)))
         parts = make_parts(task, corpora, weights)
         products = stack.enter_context(onednn_products(task.training.onednn and task.device.type == "cpu"))
         task.say(parts.plan(products))

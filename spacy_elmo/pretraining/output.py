@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import PretrainingError, WeightsError
 from ..weights.files import replacing
-from .checkpoint import STATE_FILE, restore_folder, step_folder, step_folders
+from .checkpoint import restore_folder, step_folder, step_folders
 from .locks import locked
 
 CHECKPOINTS = "checkpoints"
@@ -20,7 +20,6 @@ BEST, LAST = "model-best", "model-last"
 LOSSES = "losses.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 LOCK = ".lock"
-_OF_OLD = "checkpoint"  # the only one that was kept before there were several
 _ELSEWHERE = "choose another output folder, or move it away"
 
 
@@ -62,11 +61,6 @@ def check_output(output: Path, *, resume: bool) -> None:
             raise PretrainingError(f"{folder} is a file, not a folder of `elmo pretrain`: {_ELSEWHERE}")
     for old in sorted((output / CHECKPOINTS).glob("step-*.old")):
         restore_folder(old.with_suffix(""))
-    if (output / _OF_OLD / STATE_FILE).is_file():
-        raise PretrainingError(
-            f"{output / _OF_OLD} was written by a version that kept one checkpoint only, and is not read any more: "
-            "go on with that version, or move it away to start anew"
-        )
     # A checkpoint is checked by the one who reads it.
     for folder in folders[1:]:
         if folder.exists() and not _is_pretrained(folder):

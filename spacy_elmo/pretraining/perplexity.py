@@ -338,8 +338,10 @@ def _batch_losses(
     losses = np.zeros(inputs.shape)
     for start in range(0, inputs.shape[2], MAX_STEPS):
         part = slice(start, start + MAX_STEPS)
-        forward, backward = (torch.from_numpy(inputs[d, :, part]).to(device) for d in (0, 1))
-        *hidden, state = bilm.hidden(types, forward, backward, state, 0.0)
+        # Of a long sentence only the words of this part are encoded.
+        used, places = np.unique(inputs[:, :, part], return_inverse=True)
+        forward, backward = torch.from_numpy(places.reshape(inputs[:, :, part].shape)).to(device)
+        *hidden, state = bilm.hidden(types[torch.from_numpy(used).to(device)], forward, backward, state, 0.0)
         mask = counts[:, part]
         where = torch.from_numpy(mask).to(device)
         for direction in (0, 1):

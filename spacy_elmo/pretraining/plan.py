@@ -12,6 +12,7 @@ from ..bilm.model import BiLM
 from ..bilm.output_layer import OutputLayer
 from ..bilm.softmax import FullSoftmax, SampledSoftmax
 from .config import Settings
+from .corpus import EncodedCorpus
 from .precision import chosen_precision
 from .prepare import Corpora
 from .streams import Stream
@@ -50,8 +51,9 @@ def make_plan(
             ),
         ]
         if bilm.config.filters is not None:
-            limit = bilm.config.max_characters_per_token
-            lines.append(("", f"{corpus.truncated_words(limit):,} tokens truncated at {limit - 2} bytes"))
+            kept = bilm.config.max_characters_per_token - 2
+            unit = "characters" if bilm.config.is_many_langs else "bytes"
+            lines.append(("", f"{corpus.truncated_words(bilm.config):,} tokens truncated at {kept} {unit}"))
     if corpora.versions:
         lines.append(("text of", ", ".join(f"{name} {version}" for name, version in corpora.versions.items())))
     tokens = training.step_rows * training.unroll_steps
@@ -64,6 +66,7 @@ def make_plan(
             f"{training.max_steps:,} of {parts}{training.rows} rows x {training.unroll_steps} = {tokens:,} tokens, "
             f"{stream.steps_per_epoch:,} an epoch: {training.max_steps / stream.steps_per_epoch:.2f} epochs",
         ),
+        *_never_read(corpora.train, stream.steps_per_epoch * tokens),
         ("biLM", f"{_size(bilm):,} parameters, vectors of {bilm.config.width} in {bilm.config.n_layers + 1} layers"),
         (
             "softmax" if softmax.has_perplexity else "output",
@@ -73,6 +76,14 @@ def make_plan(
     ]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name.ljust(width)}  {text}" for name, text in lines)
+
+
+def _never_read(corpus: EncodedCorpus, read: int) -> list[tuple[str, str]]:
+    """A line about the end of a text of one document: no order of its documents brings it into a window."""
+    left = int(corpus.sentence_steps[-1]) - read
+    if corpus.n_documents > 1 or not left:
+        return []
+    return [("", f"the last {left:,} tokens of train are never read, since it is one document: separate documents")]
 
 
 def _about(layer: OutputLayer) -> str:

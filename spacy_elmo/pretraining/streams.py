@@ -72,7 +72,6 @@ class Stream:
             raise PretrainingError(f"rows is {rows} and unroll_steps {unroll_steps}: both must be 1 or more")
         self.rows = rows
         self.unroll_steps = unroll_steps
-        self._own_rows = np.arange(rows)[own]
         self.seed = seed
         self._ids = corpus.ids
         self._targets = targets.ids(corpus.types).astype(np.int32)
@@ -99,6 +98,7 @@ class Stream:
                 f"The corpus is too small: {corpus.n_words} words in {corpus.n_sentences} sentences do not fill one "
                 f"window of {rows} rows * {unroll_steps} steps. Lower rows or unroll_steps, or give more text"
             )
+        self._own_rows = np.arange(rows)[own]  # only now are there no more of them than words
 
     def window(self, step: int) -> Window:
         """Build the window of a step, counted from 0 over all epochs."""

@@ -30,15 +30,14 @@ class Undo:
         self._before = [weight.detach().clone() for weight in self._weights], state
 
     @torch.no_grad()
-    def take_back(self) -> bool:
-        """Put the copy back. RETURNS: whether there was one; there is none afterwards."""
+    def take_back(self) -> None:
+        """Put the copy back, if there is one; there is none afterwards."""
         if self._before is None:
-            return False
+            return
         (weights, state), self._before = self._before, None
         for weight, before in zip(self._weights, weights, strict=True):
             weight.copy_(before)
         self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": state})
-        return True
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """What a checkpoint stores, by group."""

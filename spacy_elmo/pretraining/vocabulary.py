@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import PretrainingError
-from ..weights.vocabulary import load_vocabulary, save_vocabulary
+from ..weights.vocabulary import load_vocabulary
 from .word_types import BOS_TYPE, EOS_TYPE, SPECIAL_TYPES, UNK_TYPE
 
 if TYPE_CHECKING:
@@ -70,10 +70,6 @@ class Vocabulary:
             stacklevel=2,
         )
         return False
-
-    def to_disk(self, path: str | Path) -> None:
-        """Write one word a line, whole or not at all. RAISES: WeightsError for a word with a line break."""
-        save_vocabulary(self.words, path)
 
     @classmethod
     def from_disk(cls, path: str | Path) -> Vocabulary:

@@ -66,8 +66,11 @@ class Types(Sequence[str]):
         for start in range(0, len(self), _BLOCK):
             yield from self._decoded(start, min(start + _BLOCK, len(self)))
 
-    def lengths(self) -> np.ndarray:
-        """Bytes of each type. RETURNS: (n_types,) int64."""
+    def lengths(self, *, code_points: bool = False) -> np.ndarray:
+        """Bytes, or code points, of each type, none of which is empty. RETURNS: (n_types,) int64."""
+        if code_points:
+            begins = (self._text & 0xC0) != 0x80  # in UTF-8 each has one byte that is not of the form 10xxxxxx
+            return np.add.reduceat(begins, self._starts[:-1], dtype=np.int64)
         return np.diff(self._starts)
 
     def character_rows(self, max_characters_per_token: int) -> np.ndarray:

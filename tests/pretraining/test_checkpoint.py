@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ from spacy_elmo.bilm.config import BiLMConfig
 from spacy_elmo.bilm.model import BiLM, BiLMState
 from spacy_elmo.bilm.softmax import FullSoftmax
 from spacy_elmo.errors import PretrainingError
+from spacy_elmo.pretraining import checkpoint as module
 from spacy_elmo.pretraining.checkpoint import (
     STATE_FILE,
     SUMS_FILE,
@@ -350,3 +352,61 @@ def test_what_was_gone_back_from_goes_with_the_next_one(tmp_path: Path) -> None:
     folder = several(tmp_path / "all", 5, 10, 15)
     keep_newest(folder, 10, 3)
     assert names(folder) == ["step-000005", "step-000010"]
+
+
+UNREADABLE: list[tuple[str, Exception, str]] = [
+    ("load_file", MemoryError(), "not enough memory to read .*: free some"),
+    ("load_file", RuntimeError("Cannot allocate memory (12)"), "not enough memory to read .*: free some"),
+    *(
+        (name, OSError(number, os.strerror(number)), f"cannot be read .*{os.strerror(number)}.*: try again")
+        for name in ("_sha256", "load_file")
+        for number in (errno.EIO, errno.EACCES, errno.EMFILE)
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "error", "says"), UNREADABLE)
+def test_one_that_cannot_be_read_just_now_is_not_gone_back_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception, says: str
+) -> None:
+    """It was called damaged; the run went on from the one before, and the whole one was removed with the next."""
+    folder = several(tmp_path / "all", 5, 10)
+    whole = getattr(module, name)
+
+    def failing(file: Path) -> Any:
+        if file.parent.name == "step-000010" and file.name == TENSORS_FILE:
+            raise error
+        return whole(file)
+
+    said: list[str] = []
+    monkeypatch.setattr(module, name, failing)
+    with pytest.raises(PretrainingError, match=rf"(?s){says}") as raised:
+        newest_checkpoint(folder, said.append)
+    assert "step-000010" in str(raised.value)
+    assert not isinstance(raised.value, DamagedError)
+    assert said == []
+    monkeypatch.undo()
+    checkpoint = newest_checkpoint(folder, said.append)
+    assert checkpoint is not None
+    assert checkpoint.step == 10
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), torch.cuda.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")]
+)
+def test_want_of_memory_is_no_damage(tmp_path: Path, error: Exception) -> None:
+    """The message was that the file does not fit the config, or is damaged."""
+    checkpoint = load_checkpoint(saved(tmp_path / "c"))
+    with pytest.raises(type(error)) as raised, checkpoint.fitting():
+        raise error
+    assert raised.value is error
+    with pytest.raises(PretrainingError, match="or is damaged: size mismatch"), checkpoint.fitting():
+        raise RuntimeError("size mismatch")
+
+
+def test_folders_inside_a_folder_are_written_too(tmp_path: Path) -> None:
+    """ "Is a directory": one that a user had put into model-best ended a finished run with an error."""
+    with replaced_folder(tmp_path / "f") as new:
+        (new / "mine" / "deep").mkdir(parents=True)
+        (new / "mine" / "deep" / "x").write_text("kept")
+    assert (tmp_path / "f" / "mine" / "deep" / "x").read_text() == "kept"

@@ -208,3 +208,30 @@ def test_changes_that_a_resume_would_not_survive_are_named(toy_config: MakeConfi
         "vocabulary.max_words",
     ]
     assert changed_keys(old, old) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("lstm_dim", 0, "lstm_dim is a whole number of at least 1, not 0"),
+        ("projection_dim", 17, r"projection_dim \(17\) is larger than the LSTM's cells \(16\)"),
+        ("activation", "gelu", "activation is 'relu' or 'tanh'"),
+        ("filters", [[1, 0]], "a filter's count is a whole number of at least 1"),
+        ("max_characters_per_token", "fifty", "max_characters_per_token is a whole number"),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused_before_the_text_is_read(
+    toy_config: MakeConfig, name: str, value: Any, says: str
+) -> None:
+    """They were found when all of the text had been encoded."""
+    with pytest.raises(PretrainingError, match=rf"the config does not fit:\n  model: {says}"):
+        resolve(toy_config(**{f"model__{name}": value}))
+    # Weights bring sizes of their own.
+    resolve(toy_config(**{f"model__{name}": value}, initialize={"weights": "weights"}))
+
+
+def test_a_resume_measures_the_same_sentences(toy_config: MakeConfig) -> None:
+    """The best figure stayed that of other sentences, and model-best might never be written again."""
+    _, old = resolve(toy_config())
+    _, new = resolve(toy_config(training__eval_tokens=7, training__eval_frequency=9))
+    assert changed_keys(old, new) == ["training.eval_tokens"]

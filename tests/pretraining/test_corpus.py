@@ -18,6 +18,7 @@ from spacy.language import Language
 from spacy.pipeline import Sentencizer
 from spacy.tokens import Doc, DocBin
 
+from spacy_elmo.bilm.config import BiLMConfig
 from spacy_elmo.errors import CorpusError
 from spacy_elmo.pretraining import corpus as corpus_module
 from spacy_elmo.pretraining.corpus import EncodedCorpus, corpus_key, encode_corpus
@@ -303,9 +304,15 @@ def test_encoding_is_deterministic_and_described(tmp_path: Path, nlp: Language) 
     }
     other = encode_corpus([Doc(nlp.vocab, words=documents[0])], tmp_path / "three", key="one")
     assert other.meta["sha256"] != one.meta["sha256"]
-    assert one.truncated_words(50) == 1
-    assert one.truncated_words(62) == 0
-    assert one.truncated_words(7) == 2  # ä and ß are two bytes each
+    for limit, code_points, n in ((50, False, 1), (62, False, 0), (7, False, 2), (7, True, 1)):
+        config = BiLMConfig(
+            lstm_dim=4,
+            projection_dim=4,
+            filters=((1, 4),),
+            max_characters_per_token=limit,
+            n_characters=300 if code_points else None,
+        )
+        assert one.truncated_words(config) == n  # ä and ß are two bytes each, and ELMoForManyLangs reads no bytes
 
 
 def test_finished_folder_is_reused_and_another_key_rebuilds(tmp_path: Path, nlp: Language) -> None:

@@ -23,6 +23,7 @@ from spacy_elmo.pretraining.debug_data import data_report, debug_data
 from spacy_elmo.pretraining.prepare import Corpora
 from spacy_elmo.pretraining.vocabulary import build_vocabulary
 
+from ..weights.many_langs_folder import write_model as write_many_langs_model
 from .conftest import MakeConfig
 
 VOCAB = spacy.blank("en").vocab
@@ -64,9 +65,9 @@ def test_counts_and_lengths(toy_config: MakeConfig, tmp_path: Path) -> None:
     assert text.document_words == {"mean": 4.0, "10%": 3.0, "50%": 3.0, "90%": 5.0, "99%": 5.0, "max": 5.0}
     assert report.vocabulary == 5
     assert report.oov == {"train": 3 / 8, "dev": 1 / 2}
-    assert report.epochs == 40 * 4 * 6 / 8
+    assert report.epochs == 40 * 4 * 6 / (8 + 4)  # with the boundaries
     split = report_on(toy_config, tmp_path, train, [["a zz"]], max_words=5, training__rows=2, training__accumulate=3)
-    assert split.epochs == 40 * (2 * 3) * 6 / 8
+    assert split.epochs == 40 * (2 * 3) * 6 / (8 + 4)
     assert 0xC3 not in text.unseen_bytes
     assert text.unseen_bytes[:2] == [0x21, 0x22]
     assert report.bytes_of_dev_only == [ord("z")]
@@ -161,7 +162,7 @@ def test_words_that_are_no_mojibake(word: str) -> None:
 
 ADVICE: list[tuple[str, list[list[str]], list[list[str]], dict[str, Any]]] = [
     ("words are little", [["A few"]], [["A few"]], {}),
-    ("read 480 times", [["A b"]], [["A b"]], {}),
+    ("read 320 times", [["A b"]], [["A b"]], {}),
     ("Dev has 2 words", [["A b"]], [["A b"]], {}),
     ("Train has 1 documents", [["A b"]], [["A b"]], {}),
     ("100.0% of dev's sentences and 0.0% of its documents are in train", [[LONG, OTHER]], [[LONG]], {}),
@@ -235,3 +236,13 @@ def test_memory_does_not_grow_with_words(
     peak(300)
     small, large = peak(500), peak(5000)
     assert large < small + 500_000  # 900,000 more words: arrays of 64 bits would be seven megabytes each
+
+
+def test_weights_say_how_much_of_a_word_is_read(toy_config: MakeConfig, tmp_path: Path) -> None:
+    """The config's number of bytes was taken, whatever the weights read, code points even."""
+    write_many_langs_model(tmp_path / "many")  # ten code points
+    words = [["ééééééééé abcdefghij abcdefghijk b"]]
+    report = report_on(toy_config, tmp_path, words, words, initialize={"weights": str(tmp_path / "many")})
+    assert report.train.truncated == 1
+    assert any("25.00% of the words are cut at 10 characters" in advice for advice in report.advice)
+    assert report_on(toy_config, tmp_path / "own", words, words).train.truncated == 3  # at 8 bytes

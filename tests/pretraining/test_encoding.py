@@ -401,11 +401,9 @@ def test_a_corpus_of_the_old_format_is_built_anew(tmp_path: Path) -> None:
     encode_corpus(["One."], folder, key="a")
     meta = srsly.read_json(folder / "meta.json")
     srsly.write_json(folder / "meta.json", {**meta, "format": 1})
-    (folder / "types.json").write_text("[]", encoding="utf8")
     with pytest.raises(CorpusError, match="format 1, not 2"):
         EncodedCorpus.open(folder)
     encode_corpus(["One."], folder, key="a").types.character_rows(9)
-    assert not (folder / "types.json").exists()
     assert encode_corpus(["One two."], folder, key="b").n_words == 3
     assert not (folder / "characters-9.bin").exists()
 

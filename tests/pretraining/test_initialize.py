@@ -254,7 +254,8 @@ def test_elmo_for_many_langs_trains_on(going_on: MakeConfig, tmp_path: Path, tab
     config = going_on(
         initialize__weights=str(tmp_path / "many"), training__max_steps=20, training__checkpoint_frequency=9
     )
-    run(config, tmp_path / "out")
+    _, text = run(config, tmp_path / "out")
+    assert ("tokens truncated at 10 characters" in text) is (tables != {"char_dim": 0})  # no bytes
     before, after = load_bilm(tmp_path / "many"), load_bilm(tmp_path / "out" / "model-last")
     at_0, at_20 = evaluations(tmp_path / "out")
     assert at_20["joint_perplexity"] < 0.99 * at_0["joint_perplexity"]  # that of the words' frequencies

@@ -245,3 +245,28 @@ def test_the_time_left_counts_evaluations_too(toy_config: MakeConfig, tmp_path: 
 
 def test_clock() -> None:
     assert clock(3661.4) == "1:01:01"
+
+
+def test_a_new_run_leaves_the_log_of_another(tmp_path: Path) -> None:
+    """It erased all lines of an earlier run with the same config."""
+    path = tmp_path / "log.jsonl"
+
+    def logged(*infos: dict[str, Any]) -> str:
+        stdout = io.StringIO()
+        log, _ = jsonl_logger(str(path))(None, stdout, io.StringIO())  # type: ignore[arg-type]
+        for info in infos:
+            log({"losses": {}, "other_scores": {}, **info})
+        return stdout.getvalue()
+
+    def steps(file: Path) -> list[int]:
+        return [json.loads(line)["step"] for line in file.read_text(encoding="utf8").splitlines()]
+
+    assert logged({"step": 0}, {"step": 5}, {"step": 10}) == ""
+    assert f"moved to {path.resolve()}.1" in logged({"step": 0}, {"step": 7})
+    assert steps(tmp_path / "log.jsonl.1") == [0, 5, 10]
+    assert logged({"step": 7, "resumed_at": 8}, {"step": 14}) == ""
+    assert steps(path) == [0, 7, 14]
+    logged({"step": 0})
+    assert steps(tmp_path / "log.jsonl.2") == [0, 7, 14]
+    assert steps(path) == [0]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["log.jsonl", "log.jsonl.1", "log.jsonl.2"]

@@ -88,15 +88,6 @@ def test_other_files_beside_the_checkpoints_stay(toy_config: MakeConfig, tmp_pat
     assert names == {"step-000002", "step-100-of-mine", "epoch=1.ckpt"}
 
 
-def test_the_one_checkpoint_of_an_older_version_is_refused(toy_config: MakeConfig, tmp_path: Path) -> None:
-    (tmp_path / "checkpoint").mkdir()
-    (tmp_path / "checkpoint" / "state.json").write_text('{"format": 1}', encoding="utf8")
-    for resume in (False, True):
-        with pytest.raises(PretrainingError, match="checkpoint was written by a version that kept one checkpoint only"):
-            run(toy_config(), tmp_path, resume=resume)
-    assert contents(tmp_path) == {"checkpoint/state.json": b'{"format": 1}'}
-
-
 def test_losses_that_are_a_folder_or_of_others(toy_config: MakeConfig, tmp_path: Path) -> None:
     losses = tmp_path / "losses.jsonl"
     losses.mkdir()

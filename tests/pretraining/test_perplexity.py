@@ -159,3 +159,19 @@ def test_nothing_to_measure_is_an_error(bilm: BiLM, softmax: FullSoftmax) -> Non
 
 def test_a_hopeless_model_gives_infinity_and_no_overflow() -> None:
     assert Perplexity.from_nll(1e6, 1.0, 1).forward == math.inf
+
+
+def test_words_of_a_long_sentence_are_encoded_once_each(softmax: FullSoftmax, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part of a sentence encoded the words of all of it: 32,016 for a sentence of 4,000 words."""
+    config = BiLMConfig(lstm_dim=16, projection_dim=8, filters=((1, 8),), max_characters_per_token=12)
+    bilm = BiLM(config).initialize(1)
+    words = [f"w{number}" for number in range(40)]
+    whole = perplexity(bilm, softmax, VOCABULARY, [words])
+    encoded: list[int] = []
+    bilm.token_encoder.register_forward_pre_hook(lambda module, arguments: encoded.append(len(arguments[0])))
+    monkeypatch.setattr(module, "MAX_STEPS", 4)
+    parts = perplexity(bilm, softmax, VOCABULARY, [words])
+    assert len(encoded) == 11
+    assert max(encoded) == 8  # of both directions
+    assert parts.forward == pytest.approx(whole.forward, rel=1e-5)
+    assert parts.backward == pytest.approx(whole.backward, rel=1e-5)

@@ -57,3 +57,16 @@ def test_everything_is_counted_from_the_corpus(lines: list[str], toy_text: Path)
     parameters, samples = numbers(next(line for line in lines if line.startswith("softmax")))[:2]
     assert parameters == words * (8 + 1)
     assert 0 < samples < words
+
+
+def test_the_end_of_a_single_document_is_named(toy_config: MakeConfig, toy_text: Path, tmp_path: Path) -> None:
+    """No order of the documents brought it into a window, and nothing said so."""
+    (tmp_path / "one.txt").write_text("A b c .\n" * 10, encoding="utf8")  # 50 steps: two windows of 24
+    config = toy_config(training__max_steps=2)
+    reader = {"@readers": "spacy-elmo.RawText.v1", "path": str(tmp_path / "one.txt")}
+    dev = {"@readers": "spacy-elmo.RawText.v1", "path": str(toy_text)}
+    for train, others, said in ((reader, dev, True), (dev, reader, False)):
+        config["corpora"] = {"train": train, "dev": others}
+        stdout = io.StringIO()
+        pretrain(config, tmp_path / "out", dry_run=True, stdout=stdout, stderr=io.StringIO())
+        assert ("the last 2 tokens of train are never read" in stdout.getvalue()) is said

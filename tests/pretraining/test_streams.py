@@ -199,3 +199,11 @@ def test_memory_that_is_given_back_is_read_again(tmp_path: Path, monkeypatch: py
     for step, window in enumerate(expected):
         for name, array in vars(stream.window(step)).items():
             assert np.array_equal(array, getattr(window, name))
+
+
+@pytest.mark.parametrize("rows", [2_000_000_000, 2**62])
+def test_more_rows_than_words_cost_no_memory(tmp_path: Path, rows: int) -> None:
+    """NumPy's "Maximum allowed size exceeded", or 16 GB for the rows' numbers."""
+    corpus = corpus_of(tmp_path / "corpus", [[["a", "b"]]])
+    with pytest.raises(CorpusError, match="The corpus is too small"):
+        Stream(corpus, build_vocabulary(corpus, 0), rows=rows, unroll_steps=1, seed=0)

@@ -14,6 +14,7 @@ from spacy.tokens import Doc
 from spacy_elmo.errors import PretrainingError, WeightsError
 from spacy_elmo.pretraining.corpus import EncodedCorpus, encode_corpus
 from spacy_elmo.pretraining.vocabulary import Vocabulary, build_vocabulary, oov_share, word_counts
+from spacy_elmo.weights.vocabulary import save_vocabulary
 
 VOCAB = spacy.blank("en").vocab
 SPECIAL = ["<S>", "</S>", "<UNK>"]
@@ -63,7 +64,7 @@ def test_ids_keep_the_frequent_and_drop_the_rest(tmp_path: Path, words: list[str
     unknown = sum(n for word, n in counts.items() if word not in vocabulary.words)
     assert oov_share(corpus, vocabulary) == pytest.approx(unknown / len(words))
     assert word_counts(corpus, vocabulary).sum() == len(words)
-    vocabulary.to_disk(tmp_path / "vocabulary.txt")
+    save_vocabulary(vocabulary.words, tmp_path / "vocabulary.txt")
     assert Vocabulary.from_disk(tmp_path / "vocabulary.txt").words == vocabulary.words
     assert vocabulary.check_frequency_order(word_counts(corpus, vocabulary))
 
@@ -74,7 +75,7 @@ def test_words_of_two_lines_are_unknown_rather_than_unwritable(tmp_path: Path) -
     assert vocabulary.words == [*SPECIAL, "c"]
     assert vocabulary.ids(corpus.types).tolist() == [0, 1, 2, 2, 3, 2]
     with pytest.raises(WeightsError, match="line break"):
-        Vocabulary([*SPECIAL, "a\nb"]).to_disk(tmp_path / "vocabulary.txt")
+        save_vocabulary([*SPECIAL, "a\nb"], tmp_path / "vocabulary.txt")
     assert not (tmp_path / "vocabulary.txt").exists()
 
 

@@ -92,6 +92,13 @@ def test_weights_tied_in_the_midst_of_a_run_are_named(root: Path, text: Path, tm
         run(config(root, text, model__filters=None, training__max_steps=3), tmp_path, resume=True)
 
 
+def test_a_resume_with_other_sentences_to_measure_is_told_what_to_do(root: Path, text: Path, tmp_path: Path) -> None:
+    """The best figure stayed that of others: model-best might never be written again."""
+    run(config(root, text), tmp_path)
+    with pytest.raises(PretrainingError, match=r"another training\.eval_tokens.*Set it to 5000 as before"):
+        run(config(root, text, training__eval_tokens=7, training__max_steps=3), tmp_path, resume=True)
+
+
 def test_damaged_json_in_an_output_folder(root: Path, text: Path, tmp_path: Path) -> None:
     """A traceback of json's, or a KeyError after the last step."""
     settings = {"training__reset": "document", "training__max_steps": 2}

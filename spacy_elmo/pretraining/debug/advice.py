@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from ...bilm.config import BiLMConfig
 from ..config import Settings
 from .figures import TextFigures
 from .report import DataReport, ascii_safe, shown_bytes
@@ -12,8 +13,8 @@ from .report import DataReport, ascii_safe, shown_bytes
 _UNSEGMENTED = ("CJK", "THAI", "LAO", "KHMER", "MYANMAR")
 
 
-def advice_on(report: DataReport, settings: Settings, limit: int | None) -> Iterator[str]:
-    """One paragraph a thing to do, none for a text as it should be. limit: bytes of a word that are read; None: all."""
+def advice_on(report: DataReport, settings: Settings, config: BiLMConfig) -> Iterator[str]:
+    """One paragraph a thing to do, none for a text as it should be. config: of the biLM that is to read it."""
     train, dev = report.train, report.dev
     if train.words < 1_000_000:
         yield (
@@ -44,11 +45,11 @@ def advice_on(report: DataReport, settings: Settings, limit: int | None) -> Iter
             "documents repeat others: the model learns them by heart. Remove duplicates (menus, licences and footers "
             "of web pages)."
         )
-    if limit is not None and train.truncated / train.words > 0.001:
+    if train.truncated / train.words > 0.001:
+        unit = "characters: long words" if config.is_many_langs else "bytes: a script of two or three bytes a letter"
         yield (
-            f"{train.truncated / train.words:.2%} of the words are cut at {limit - 2} bytes: a script of two or three "
-            "bytes a letter, or no words at all (links, base64). Set model.max_characters_per_token higher, or "
-            "remove them."
+            f"{train.truncated / train.words:.2%} of the words are cut at {config.max_characters_per_token - 2} {unit}"
+            ", or no words at all (links, base64). Set model.max_characters_per_token higher, or remove them."
         )
     yield from _advice_on_vocabulary(report)
     yield from _advice_on_language(train, settings)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...bilm.config import BiLMConfig
 from ..corpus import EncodedCorpus
 from .duplicates import Hashes, TextHashes, joined_hashes
 from .odd_words import BROKEN_HALF, KINDS, MARKED, MARKUP_HALF, MOJIBAKE, look_at_types
@@ -66,11 +67,12 @@ class TextFigures:
 
 
 def look_at_text(
-    corpus: EncodedCorpus, limit: int | None, ranks: np.ndarray, others: TextHashes | None
+    corpus: EncodedCorpus, config: BiLMConfig, ranks: np.ndarray, others: TextHashes | None
 ) -> tuple[TextFigures, np.ndarray, TextHashes]:
     """Figures of a text, the bytes seen in it, its hashes.
 
-    ranks: of its types in the vocabulary. others: hashes of another text, in which those of this one are looked for.
+    config: of the biLM that is to read it. ranks: of its types in the vocabulary.
+    others: hashes of another text, in which those of this one are looked for.
     """
     types = look_at_types(corpus)
     counts = np.asarray(corpus.counts)
@@ -134,7 +136,7 @@ def look_at_text(
         words=corpus.n_words,
         types=int(np.count_nonzero(counts)),
         once=int(np.count_nonzero(counts == 1)),
-        truncated=corpus.truncated_words(limit) if limit is not None else 0,
+        truncated=corpus.truncated_words(config) if config.filters is not None else 0,
         oov=_oov_by_size(counts, ranks),
         unseen_bytes=[byte for byte in _TEXT_BYTES if not types.bytes_seen[byte]],
         sentence_words=_distribution_of_counts(lengths_seen, corpus.n_words, longest),
