@@ -169,7 +169,10 @@ INLINE void forward_row(const Step *step, ptrdiff_t row, ptrdiff_t begin, ptrdif
     VECTORIZE
     for (ptrdiff_t k = begin; k < end; k++) {
         const float si = 1.0f / inverse_sigmoid(i[k], bounds), tj = tanh_(j[k], bounds);
-        const float sf = 1.0f / inverse_sigmoid(f[k], bounds), so = 1.0f / inverse_sigmoid(o[k], bounds);
+        const float so = 1.0f / inverse_sigmoid(o[k], bounds);
+        /* A shut gate (lstm.py) is 0, not the least sigmoid: times that, states and gradients would be subnormal, and
+         * the products that read them several times as slow on Intel's processors. */
+        const float sf = f[k] < -bounds.sigmoid ? 0.0f : 1.0f / inverse_sigmoid(f[k], bounds);
         const float c = between(before[k] * sf + si * tj, clip);
         i[k] = si;
         j[k] = tj;
