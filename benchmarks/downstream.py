@@ -47,10 +47,11 @@ from thinc.api import Config
 
 from spacy_elmo.errors import ElmoError
 from spacy_elmo.pretraining.output import own_output
+from spacy_elmo.weights.files import replacing
 
 from .common import Peers, existing, machine, measure, positive, progress
 from .grid.arms import ABLATIONS, ARMS, Arm, bilm_fingerprint, config_of, fingerprint, located, read_plan
-from .grid.report import draw, material_hash, percent, print_report, summary
+from .grid.report import draw, material_hash, name_of, percent, print_report, summary
 from .grid.tasks import TASKS, prepared, seeds_for
 from .peers.protocol import ROOT, THREAD_VARIABLES
 
@@ -71,7 +72,7 @@ class Run:
     @property
     def name(self) -> str:
         """Of its files."""
-        return f"{self.task}-{self.share:g}-{self.arm.name}-{self.seed}"
+        return name_of({"task": self.task, "share": self.share, "arm": self.arm.name, "seed": self.seed})
 
 
 def chosen_arms(args: argparse.Namespace) -> list[Arm]:
@@ -220,6 +221,18 @@ class Grid:
         found = [srsly.read_json(path) for path in sorted((self.output / "results").glob("*.json"))]
         return [one for one in found if one["task"] in TASKS]
 
+    def take(self, path: Path) -> None:
+        """Take the runs of another folder's results.json as done here, but for those that are."""
+        try:
+            runs = [(one, self.output / "results" / f"{name_of(one)}.json") for one in srsly.read_json(path)["runs"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise SystemExit(f"--known: {path} is no results.json of this program: {error!r}") from error
+        (self.output / "results").mkdir(exist_ok=True)
+        for one, file in runs:
+            if not file.exists():
+                with replacing(file) as new:
+                    srsly.write_json(new, one)
+
     def train(self, runs: Sequence[Run]) -> list[str]:
         """Run what is not done, so many at a time. RETURNS: the names of those that failed."""
         waiting = []
@@ -281,7 +294,7 @@ class Grid:
 
     def _finish(self, run: Run, notes: Mapping[str, Any]) -> None:
         folder = self.folder(run)
-        result = {**notes, **srsly.read_json(folder / "result.json")}
+        result = {**notes, "machine": machine(1), **srsly.read_json(folder / "result.json")}
         # The first seed's model is there to be timed; of the others there may be hundreds.
         shutil.rmtree(folder / "model-last")
         if run.seed and not self.args.keep_models:
@@ -387,6 +400,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--all", action="store_true", help="also what is left out: see above")
     parser.add_argument("--plan", type=existing, help="a file of JSON lines: more arms")
     parser.add_argument("--seeds", type=positive, help="of each cell (default: 3 at 100%%, else 5)")
+    parser.add_argument("--known", type=existing, metavar="FILE", help="results.json of before: its runs are done")
     parser.add_argument("--sample-seed", type=int, default=0, help="of the first seed's shares (default: %(default)s)")
     parser.add_argument("--steps", type=positive, help="of a run (default: by task and share)")
     parser.add_argument("--evaluations", type=positive, help="on dev in a run (default: by task)")
@@ -419,6 +433,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             stack.enter_context(own_output(grid.output))
         except ElmoError as error:
             raise SystemExit(str(error)) from error
+        if args.known:
+            grid.take(args.known)
         failed = grid.train(runs)
         if args.speed:
             grid.time(runs)

@@ -122,6 +122,11 @@ def summary(results: Sequence[Result], speeds: Mapping[str, Any]) -> dict[str, A
     return _plain({"cells": rows, "speed": speed, "warnings": mixtures(results), "runs": list(results)})
 
 
+def name_of(run: Result) -> str:
+    """Of a run's files."""
+    return f"{run['task']}-{run['share']:g}-{run['arm']}-{run['seed']}"
+
+
 def material_hash(run: Result) -> str | None:
     """Of the material of a run; None where it has none."""
     return (run.get("material") or {}).get("sha256")
@@ -132,14 +137,15 @@ def mixtures(results: Sequence[Result]) -> list[str]:
     kinds: dict[tuple[str, str], dict[str, list[str]]] = {}
     for run in results:
         of_arm = {"material": material_hash(run), "settings": run.get("settings"), **run.get("versions", {})}
+        if "machine" in run:
+            of_arm["machine"] = run["machine"]
         for where, about in (
             (f"{run['task']}, {run['arm']}", of_arm),
             (f"{run['task']}, {percent(run['share'])}", {"steps": run.get("steps")}),
         ):
             for what, value in about.items():
                 of_kind = kinds.setdefault((where, what), {})
-                name = f"{run['task']}-{run['share']:g}-{run['arm']}-{run['seed']}"
-                of_kind.setdefault(json.dumps(value, sort_keys=True), []).append(name)
+                of_kind.setdefault(json.dumps(value, sort_keys=True), []).append(name_of(run))
     found = []
     for (where, what), several in kinds.items():
         (usual, most), *others = sorted(several.items(), key=lambda one: -len(one[1]))

@@ -447,7 +447,7 @@ def test_a_grid_runs_goes_on_and_reports(
     assert [row[1] for row in rows if row[0] == "50%"] == ["elmo", "uniform"]
     found = srsly.read_json(out / "results.json")
     for run in found["runs"]:
-        assert set(run) >= {"seconds", "processor_seconds", "seconds_per_epoch", "versions", "fingerprint"}
+        assert set(run) >= {"machine", "seconds", "processor_seconds", "seconds_per_epoch", "versions", "fingerprint"}
         assert 0 <= run["test_scores"]["ents_f"] <= 1
         assert (run["steps"], run["sentences"], run["words"]) == (4, 20, 100)
         assert run["epochs"] == pytest.approx(4 * 100 / 100, rel=0.3)  # steps of 100 words
@@ -480,6 +480,17 @@ def test_a_grid_runs_goes_on_and_reports(
         downstream.main([*given, "--arms", "elmo", "--seeds", "1", "--evaluations", "1"])
     with own_output(out), pytest.raises(SystemExit, match="in use by another process"):
         downstream.main([*given, "--arms", "elmo", "--seeds", "2"])
+
+    # Elsewhere, too, where there is nothing but what was found.
+    elsewhere = tmp_path / "elsewhere"
+    given[given.index(str(out))] = str(elsewhere)
+    downstream.main([*given, "--arms", "elmo", "--seeds", "2", "--known", str(out / "results.json")])
+    there = capsys.readouterr()
+    assert "2 of 2 runs are done" in there.err
+    assert "| 50% | elmo | 2 |" in there.out
+    assert len(list(elsewhere.glob("results/*.json"))) == 3
+    with pytest.raises(SystemExit, match="of this program"):
+        downstream.main([*given, "--arms", "elmo", "--known", str(done)])
     downstream.main(["--output", str(out), "--report"])
     assert capsys.readouterr().out == printed.out
 

@@ -16,6 +16,7 @@ from spacy_elmo.pretraining import precision
 from spacy_elmo.pretraining.checkpoint import load_checkpoint, step_folder
 from spacy_elmo.pretraining.loop import pretrain
 from spacy_elmo.pretraining.precision import (
+    bfloat16_gain,
     chosen_precision,
     has_bfloat16_units,
     onednn_products,
@@ -186,6 +187,12 @@ def test_the_loss_curve_of_500_steps_in_bfloat16(toy_config: MakeConfig, tmp_pat
     assert narrow[-1] == pytest.approx(wide[-1], abs=0.01)
 
 
+def processor(monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool], gain: float) -> None:
+    """Let this be one with these capabilities, so many times as fast in bfloat16."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    monkeypatch.setattr(precision, "bfloat16_gain", lambda: gain)
+
+
 @pytest.mark.parametrize(
     ("capabilities", "units"),
     [
@@ -196,15 +203,30 @@ def test_the_loss_curve_of_500_steps_in_bfloat16(toy_config: MakeConfig, tmp_pat
         ({}, False),
     ],
 )
-def test_auto_is_bfloat16_where_the_processor_has_units(
+def test_auto_is_bfloat16_where_the_processor_has_units_that_are_faster(
     capabilities: dict[str, bool], units: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     cpu = torch.device("cpu")
-    assert has_bfloat16_units(cpu) is units
-    assert chosen_precision("auto", cpu) == ("bfloat16" if units else "float32")
-    assert chosen_precision("float32", cpu) == "float32"
-    assert chosen_precision("bfloat16", cpu) == "bfloat16"
+    for gain in (0.6, 1.05, 2.0):
+        processor(monkeypatch, capabilities, gain)
+        assert has_bfloat16_units(cpu) is units
+        assert chosen_precision("auto", cpu) == ("bfloat16" if units and gain == 2.0 else "float32")
+        assert chosen_precision("float32", cpu) == "float32"
+        assert chosen_precision("bfloat16", cpu) == "bfloat16"
+
+
+def test_the_gain_of_bfloat16_is_measured_once_and_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    bfloat16_gain.cache_clear()
+    # Eight rounds, float32 first: each product takes a second, of bfloat16 the fifth a quarter of one.
+    seconds = [second for number in range(8) for second in (1.0, 0.25 if number == 4 else 1.0)]
+    readings = iter([reading for second in seconds for reading in (0.0, second)])
+    monkeypatch.setattr(precision.time, "perf_counter", lambda: next(readings))
+    before = torch.random.get_rng_state()
+    assert [bfloat16_gain(), bfloat16_gain()] == [4.0, 4.0]
+    assert torch.equal(torch.random.get_rng_state(), before)
+    monkeypatch.undo()
+    bfloat16_gain.cache_clear()
+    assert 0.01 < bfloat16_gain() < 100
 
 
 def test_what_auto_became_is_stored_and_a_resume_elsewhere_says_so(
@@ -213,7 +235,7 @@ def test_what_auto_became_is_stored_and_a_resume_elsewhere_says_so(
     output = tmp_path / "out"
 
     def go_on(units: bool, steps: int) -> tuple[str, dict[str, Any]]:
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": units}, raising=False)
+        processor(monkeypatch, {"avx512_bf16": units}, 2.0)
         stdout = io.StringIO()
         config = toy_config(training__max_steps=steps, training__precision="auto", training__schedule="constant")
         pretrain(config, output, resume=True, stdout=stdout, stderr=io.StringIO())
@@ -236,7 +258,7 @@ def test_what_auto_became_is_stored_and_a_resume_elsewhere_says_so(
 def test_a_run_in_auto_is_the_run_in_what_it_stands_for(
     units: bool, same: str, toy_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": units}, raising=False)
+    processor(monkeypatch, {"avx512_bf16": units}, 2.0)
     losses = {}
     for asked in ("auto", same):
         stdout = io.StringIO()
