@@ -194,12 +194,14 @@ def on_ranks_with_dry_run(words: list[str], folder: Path) -> None:
     assert printed.count("2 processes, each with 32 rows") == 1
 
 
-def trains(words: list[str], folder: Path) -> None:
-    """`spacy train`: few steps. What it saves has the weights that the documents speak of, and no built-in ones."""
+def trains(words: list[str], folder: Path, weights: str = "en") -> None:
+    """`spacy train`: few steps. What it saves has the weights that the line names, or else those of the config."""
+    if "--paths.elmo" in words:
+        weights = str(folder / words[words.index("--paths.elmo") + 1])
     few = ["--training.max_steps", "2", "--training.eval_frequency", "1"]
     as_it_stands([*words, *few], folder)
     found = bilm_of_pipeline(folder / words[words.index("--output") + 1] / "model-last")
-    assert bilm_to_bytes(found) == bilm_to_bytes(load_bilm(folder / "training" / "bilm" / "model-best"))
+    assert bilm_to_bytes(found) == bilm_to_bytes(load_bilm(weights))
 
 
 def makes_config(words: list[str], folder: Path) -> None:
@@ -213,7 +215,7 @@ def trains_made_config(words: list[str], folder: Path) -> None:
     """`spacy train` with a config that `elmo init-config` makes in the same documents."""
     (made,) = {line for _, line in COMMAND_LINES if line.startswith(f"python -m spacy elmo init-config {words[4]} ")}
     makes_config(shlex.split(made), folder)
-    trains(words, folder)
+    trains(words, folder, str(folder / "training" / "bilm" / "model-best"))
 
 
 def mixes(words: list[str], folder: Path) -> None:

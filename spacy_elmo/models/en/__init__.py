@@ -1,0 +1,1 @@
+"""Built-in weights of the language "en": data alone, see README.md."""
