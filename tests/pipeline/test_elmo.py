@@ -88,7 +88,8 @@ def test_a_token_of_fifty_thousand_characters_is_read_by_its_head(nlp: Any) -> N
     # "a token with a space in it" and a huge one: one finite row each
     doc = Doc(nlp.vocab, words=["x" * 50_000, "New York", "हिन्दी", "🙂", "中文"])
     cut = Doc(nlp.vocab, words=["x" * 48, "New York", "हिन्दी", "🙂", "中文"])
-    np.testing.assert_array_equal(layers(nlp(doc)), layers(nlp(cut)))
+    # What was computed before for a word is not computed again, and other numbers of rows may round otherwise.
+    np.testing.assert_allclose(layers(nlp(doc)), layers(nlp(cut)), atol=1e-5)
 
 
 @pytest.mark.parametrize("pieces", [7, 64, 512])

@@ -18,9 +18,10 @@ def on_ranks(n: int, function: Callable[..., Any], *arguments: Any) -> list[Any]
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = multiprocessing.get_context("fork")
+    ended = context.Event()
     pipes = [context.Pipe(duplex=False) for _ in range(n)]
     processes = [
-        context.Process(target=_call, args=(rank, n, port, writer, function, arguments))
+        context.Process(target=_call, args=(rank, n, port, writer, ended, function, arguments))
         for rank, (_, writer) in enumerate(pipes)
     ]
     for process in processes:
@@ -28,16 +29,20 @@ def on_ranks(n: int, function: Callable[..., Any], *arguments: Any) -> list[Any]
     for _, writer in pipes:
         writer.close()
     found = []
-    for (reader, _), process in zip(pipes, processes, strict=True):
+    for reader, _ in pipes:
         try:
             found.append(reader.recv())
         except EOFError:
             found.append(None)  # it ended without a word
+    ended.set()
+    for process in processes:
         process.join()
     return found
 
 
-def _call(rank: int, n: int, port: int, writer: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _call(
+    rank: int, n: int, port: int, writer: Any, ended: Any, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
@@ -46,3 +51,7 @@ def _call(rank: int, n: int, port: int, writer: Any, function: Callable[..., Any
     except Exception as error:
         result = error
     writer.send(result)
+    if (
+        rank == 0
+    ):  # torch's store, which others may still ask, is torchrun's and outlasts the ranks; here it is this one's
+        ended.wait(5.0)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from spacy_elmo.bilm.softmax import FullSoftmax
 from spacy_elmo.errors import PretrainingError
-from spacy_elmo.pretraining import distributed
+from spacy_elmo.pretraining import distributed, precision
 from spacy_elmo.pretraining.checkpoint import load_checkpoint
 from spacy_elmo.pretraining.config import resolve
 from spacy_elmo.pretraining.distributed import ALONE, Ranks, joined_ranks, launcher
@@ -488,6 +488,7 @@ def train_with_units_on_the_first(config: Any, output: Path) -> PretrainingResul
     units = os.environ["RANK"] == "0"
     patch = pytest.MonkeyPatch()  # this process is forked, and ends soon
     patch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": units}, raising=False)
+    patch.setattr(precision, "bfloat16_gain", lambda: 2.0)
     return train(config, output)
 
 
