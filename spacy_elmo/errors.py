@@ -43,9 +43,9 @@ class PretrainingError(ElmoError):
     """Pretraining cannot start or go on."""
 
 
-def shown(value: object) -> str:
+def shown(value: object, longest: int = 80) -> str:
     """A wrong value in a message, where it is on one line and has an end."""
     try:
-        return " ".join(f"{value!r:.80}".split())
+        return " ".join(f"{value!r:.{longest}}".split())
     except Exception:  # a number of thousands of digits has no repr, and an object's may do anything
         return f"something of type {type(value).__name__}"

@@ -38,8 +38,9 @@ from .mixes import Mix, mixes_in
 Store = Literal["layers", "mean", "none"]
 Dtype = Literal["float32", "float16"]
 
-# Held while built-in weights are loaded: threads that use a pipeline for the first time together load them once. One
-# for all components, since a lock cannot be copied or pickled with one.
+# Held while built-in weights are loaded: threads that use a pipeline for the first time together load them once, and
+# weights that one of them brings meanwhile stay. One for all components, since a lock cannot be copied or pickled with
+# one.
 _LOADING = threading.RLock()
 
 
@@ -190,7 +191,7 @@ class Elmo(TrainablePipe):
         self.model = model
         self.name = name
         self.cfg: dict[str, Any] = {}
-        self.lang = lang or vocab.lang
+        self.lang: str = lang or vocab.lang or ""
         self.store = store
         self.vectors = vectors
         self.doc_layers = DocLayers(
@@ -243,8 +244,9 @@ class Elmo(TrainablePipe):
     def _take_builtin(self) -> None:
         offered = builtin_model(self.lang)
         if offered is None:
+            language = f"the language '{self.lang}'" if self.lang else "a pipeline without a language"
             raise ElmoConfigError(
-                f"component '{self.name}' has no ELMo weights, and none are built in for the language '{self.lang}' "
+                f"component '{self.name}' has no ELMo weights, and none are built in for {language} "
                 f"({not_offered(self.lang)}). Load some with "
                 f"nlp.get_pipe('{self.name}').load_weights(path), or set `weights` in "
                 f"[initialize.components.{self.name}] of the config and call nlp.initialize(). (A component in "
@@ -285,10 +287,11 @@ class Elmo(TrainablePipe):
         if not isinstance(weights, (str, Path, BiLM)):
             raise ElmoError(f"component '{self.name}': weights are a path or a BiLM, not {type(weights).__name__}")
         bilm = weights if isinstance(weights, BiLM) else load_bilm(weights)
-        for component, listener in self._listeners_by_component():
-            set_widths(listener, bilm, component)
-        self.doc_layers.discard()
-        set_bilm(self.model, bilm)
+        with _LOADING:
+            for component, listener in self._listeners_by_component():
+                set_widths(listener, bilm, component)
+            self.doc_layers.discard()
+            set_bilm(self.model, bilm)
 
     # spaCy's protocol of a component that others listen to
 

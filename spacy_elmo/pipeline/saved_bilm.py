@@ -15,6 +15,7 @@ from ..bilm import BiLM
 from ..errors import WeightsError
 from ..layers.bilm_model import BiLMShim
 from ..text_forms import TextForm
+from ..weights import builtin_model
 
 _FACTORY = "elmo"
 # What nlp.replace_listeners leaves: a biLM inside the component that reads it.
@@ -22,11 +23,15 @@ _STANDALONE = "spacy-elmo.ElmoTok2Vec."
 
 
 def is_pipeline(source: Path | str) -> bool:
-    """Whether something is a folder that ``nlp.to_disk`` wrote, or the name of an installed pipeline package."""
+    """Whether something is a folder that ``nlp.to_disk`` wrote, or the name of an installed pipeline package.
+
+    A name of built-in weights is none, though a package may be called so too: as a rule the one that offers them.
+    Raises WeightsError where several packages offer them.
+    """
     path = Path(source)
     if os.path.exists(path):  # Path.exists raises for names that are too long
         return (path / "config.cfg").is_file() and (path / "meta.json").is_file()
-    return is_package(str(source))
+    return is_package(str(source)) and builtin_model(source) is None
 
 
 @dataclass(frozen=True)

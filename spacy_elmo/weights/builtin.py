@@ -2,8 +2,8 @@
 
 A package offers weights by an entry point of the group `spacy_elmo_weights`. Its name is the code of the language whose
 default they shall be, or any other name, by which they are then asked for. Its value is where they lie: a package whose
-folder holds them, a path, or a function without arguments that gives one of the two. Nothing is imported before
-somebody asks for these weights.
+folder holds them, an absolute path, or a function without arguments that gives one of the two. Nothing is imported
+before somebody asks for these weights.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from ..errors import WeightsError
+from ..errors import WeightsError, shown
 from .files import exists
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class BuiltinModel:
     @property
     def version(self) -> str:
         """Of the package."""
-        return self._entry_point.dist.version if self._entry_point.dist is not None else "of unknown version"
+        return _metadata(self._entry_point, "version") or "of unknown version"
 
     def path(self) -> Path:
         """Where they lie. Raises WeightsError, naming the package, where it does not say, or nothing is there."""
@@ -58,8 +58,10 @@ class BuiltinModel:
                     offered = offered()
                 path = Path(offered.__path__[0] if isinstance(offered, ModuleType) else offered)
             except (Exception, SystemExit) as error:  # it runs another package's code
-                raise WeightsError(f"its entry point {self.value} gives no path: {error!r}") from error
-            if not path.is_absolute() or not exists(path):
+                raise WeightsError(f"its entry point {self.value} gives no path: {shown(error, 500)}") from error
+            if not path.is_absolute():
+                raise WeightsError(f"its entry point {self.value} gives {shown(offered)}, which is no absolute path")
+            if not exists(path):
                 raise WeightsError(f"{path} is not there: install the package again")
             return path
 
@@ -82,18 +84,18 @@ def builtin_models() -> list[BuiltinModel]:
 
     found: set[BuiltinModel] = set()
     for entry in entry_points(group=GROUP):
-        package = _package(entry)
+        package = _metadata(entry, "name")
         if package is not None:
             found.add(BuiltinModel(name=entry.name, package=package, value=entry.value, _entry_point=entry))
     return sorted(found, key=lambda model: (model.name, model.package, model.value))
 
 
-def _package(entry: EntryPoint) -> str | None:
-    """The distribution of an entry point; None where its metadata are gone."""
-    name: object = None
+def _metadata(entry: EntryPoint, what: Literal["name", "version"]) -> str | None:
+    """Of the distribution of an entry point; None where its metadata do not have it, or are gone."""
+    value: object = None
     with suppress(Exception):  # whether it is None then, a warning or an error, is for each Python to say
-        name = entry.dist.name if entry.dist is not None else None
-    return name if isinstance(name, str) and name else None
+        value = getattr(entry.dist, what, None)
+    return value if isinstance(value, str) and value else None
 
 
 def is_name(given: Path | str) -> bool:
@@ -124,9 +126,15 @@ def builtin_model(name: Path | str) -> BuiltinModel | None:
     return chosen[0] if chosen else None
 
 
+def same_name(path: Path) -> str:
+    """What to add to the error about a path that is no biLM: how built-in weights of its name are called."""
+    offered = [repr(model.full_name) for model in builtin_models() if model.name == str(path)]
+    return f"; the built-in weights of that name are {' or '.join(offered)}" if offered else ""
+
+
 def not_offered(name: str) -> str:
     """What to say of a name that nobody offers: which there are, and where the installation is older than the code."""
     there = ", ".join(dict.fromkeys(model.name for model in builtin_models())) or "none"
-    if exists(Path(__file__).parents[1] / "models" / name / "model.safetensors"):
+    if is_name(name) and exists(Path(__file__).parents[1] / "models" / name / "model.safetensors"):
         there += f"; this package has '{name}' since it was installed: install it again, `pip install -e .`"
     return f"there are: {there}"

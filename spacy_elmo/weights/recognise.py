@@ -18,7 +18,7 @@ from ..bilm.softmax import FullSoftmax
 from ..errors import WeightsError
 from .archive import is_archive, unpacked
 from .bilm_hdf5 import finish_save, load_bilm_hdf5
-from .builtin import builtin_model, builtin_models, is_name, not_offered
+from .builtin import builtin_model, is_name, not_offered, same_name
 from .files import HDF5_MAGIC, as_path, check_weights_file, exists, is_folder, names_in
 from .folders import (
     CONFIG_NAME,
@@ -97,7 +97,8 @@ def recognised(path: Path | str, weights: Path | str | None = None) -> Iterator[
         offered = builtin_model(given)
         if offered is None:
             raise WeightsError(f"{given}: no such file or folder{_missing(given)}")
-        with offered.named_in_errors(), recognised(offered.path()) as found:
+        where = offered.path()  # its errors have the name already
+        with offered.named_in_errors(), recognised(where) as found:
             yield found
     elif is_folder(path):
         yield _folder(path)
@@ -210,6 +211,7 @@ def _file(path: Path) -> Found:
         )
     raise WeightsError(
         f"{path}: not weights of a biLM: neither safetensors nor HDF5, nor a TensorFlow checkpoint, nor an archive"
+        f"{same_name(path)}"
     )
 
 
@@ -232,7 +234,7 @@ def _folder(folder: Path) -> Found:
     raise WeightsError(
         f"{folder}: holds no biLM: neither {MODEL_NAME} nor {OPTIONS_NAME} with an .hdf5 file or a TensorFlow "
         f"checkpoint, nor ELMoForManyLangs' {listed(list(MANY_LANGS_NAMES))} (found: {listed(names) or 'nothing'})"
-        f"{interrupted(folder)}{_meant(folder, names)}"
+        f"{interrupted(folder)}{_meant(folder, names)}{same_name(folder)}"
     )
 
 
@@ -252,8 +254,7 @@ def _meant(folder: Path, names: Sequence[str]) -> str:
         return f"; did you mean {folder / BEST_NAME}?"
     if {"config.cfg", "meta.json"} <= set(names):
         return "; it looks like a pipeline of spaCy, whose biLM `python -m spacy elmo convert` takes out"
-    offered = [repr(model.full_name) for model in builtin_models() if model.name == str(folder)]
-    return f"; the built-in weights of that name are {' or '.join(offered)}" if offered else ""
+    return ""
 
 
 def _model_folder(root: Path) -> Path:

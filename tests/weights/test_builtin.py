@@ -189,7 +189,7 @@ def test_a_checkout_that_was_not_installed_again(folder: Path, tmp_path: Path, m
         ("raise SystemExit('no licence')", "{module}:weights", r"gives no path: SystemExit\('no licence'\)"),
         ("import sys\ndef weights():\n    sys.exit(3)", "{module}:weights", r"gives no path: SystemExit\(3\)"),
         ("weights = '/no/such/folder'", "{module}:weights", "/no/such/folder is not there: install the package again"),
-        ("weights = 'models'", "{module}:weights", "models is not there"),
+        ("weights = 'models'", "{module}:weights", "gives 'models', which is no absolute path"),
         ("", "{module}", "holds no biLM"),
     ],
 )
