@@ -44,8 +44,8 @@ def convert(
     """Convert the weights of a biLM. Values are copied as they are, unless float16 is asked for.
 
     The output layer of pretraining and its vocabulary go along where the source has them and the format can hold them,
-    unless --no-softmax is given; so do meta.json, pretrain.cfg and README.md of a model that was pretrained here, from
-    our own format to our own.
+    unless --no-softmax is given; so do meta.json, pretrain.cfg, README.md and LICENSE of a model that was pretrained
+    here, from our own format to our own.
     """
     with clean_errors(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

@@ -80,7 +80,10 @@ def saved_bilm(source: Path | str, component: str | None = None) -> SavedBiLM:
     shims = [shim for node in nodes for shim in node.shims if isinstance(shim, BiLMShim)]
     bilms = [shim.bilm for shim in shims if shim.bilm is not None]
     if not bilms:
-        raise WeightsError(f"{source}: component '{name}' has no ELMo weights: it was saved before it got any")
+        raise WeightsError(
+            f"{source}: component '{name}' has no ELMo weights: it was saved before it got any "
+            "(built-in ones come at the first text: save it after that, or after load_weights)"
+        )
     if len(bilms) > 1:
         raise WeightsError(f"{source}: component '{name}' holds {len(bilms)} biLMs: which one is meant cannot be said")
     standalone = [node.attrs["elmo_doc_layers"] for node in nodes if "elmo_doc_layers" in node.attrs]

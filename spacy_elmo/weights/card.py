@@ -1,4 +1,4 @@
-"""What pretraining wrote beside weights about where they come from: of use to `elmo embed`, `info` and `perplexity`."""
+"""What lies beside weights about where they come from, for `elmo embed`, `info`, `perplexity` and who copies them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .files import clear_errors, read_json
 
 META_NAME = "meta.json"
 # The first tells whether all are ours.
-CARD_NAMES = (META_NAME, "pretrain.cfg", "README.md")
+CARD_NAMES = (META_NAME, "pretrain.cfg", "README.md", "LICENSE")
 
 
 def is_card(folder: Path) -> bool:

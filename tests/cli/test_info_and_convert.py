@@ -15,7 +15,7 @@ import spacy
 import torch
 from typer.testing import Result
 
-from spacy_elmo import BiLM, BiLMConfig, load_bilm, save_bilm
+from spacy_elmo import BiLM, BiLMConfig, builtin_models, load_bilm, save_bilm
 from spacy_elmo.bilm import AdaptiveSoftmax, ContinuousOutput
 from spacy_elmo.weights import load_softmax, save_softmax, summary
 from tests.weights.many_langs_folder import write_model as write_many_langs_model
@@ -147,6 +147,16 @@ def test_what_pretraining_wrote_about_a_model_goes_along(call: Call, model: Path
             path.name: path.read_bytes() for path in model.iterdir()
         }
     assert call("info", tmp_path / "native").output.splitlines()[1:] == call("info", model).output.splitlines()[1:]
+
+
+def test_the_licence_of_the_built_in_weights_goes_along(call: Call, tmp_path: Path) -> None:
+    result = call("convert", "en", tmp_path / "passed-on", "--dtype", "float16")
+    assert result.exit_code == 0, result.output
+    assert "with its meta.json, pretrain.cfg, README.md, LICENSE" in result.output
+    (model,) = [model for model in builtin_models() if model.full_name == "en@spacy-elmo"]
+    there = {path.name: path.read_bytes() for path in model.path().iterdir() if path.suffix not in (".py", "")}
+    assert {name: (tmp_path / "passed-on" / name).read_bytes() for name in there} == there
+    assert (tmp_path / "passed-on" / "LICENSE").read_bytes() == (model.path() / "LICENSE").read_bytes()
 
 
 def test_the_card_of_another_model_does_not_stay(call: Call, model: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import configparser
 import fnmatch
-import hashlib
 import io
 import json
 import re
@@ -262,7 +261,6 @@ def check_folder(path: Path, root: Path) -> dict[str, Any]:
     meta: dict[str, Any] = json.loads(files["meta.json"].read_text(encoding="utf8"))
     about = [meta[name] for name in ("name", "version", "license")]
     assert all(isinstance(text, str) and 0 < len(text) <= 60 for text in about)  # `elmo info` shows no longer ones
-    assert meta["sha256"] == hashlib.sha256(files["model.safetensors"].read_bytes()).hexdigest()
     assert meta["license"].lower() in files["README.md"].read_text(encoding="utf8").lower()
     assert files["LICENSE"].stat().st_size
     for name in ("meta.json", "pretrain.cfg", "README.md"):
