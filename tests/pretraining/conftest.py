@@ -80,3 +80,10 @@ def toy_config(root: Path, toy_overrides: dict[str, Any]) -> MakeConfig:
         return config
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def no_picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the picture of its course, which test_curve.py draws: it takes half of a toy run's time."""
+    if request.path.name != "test_curve.py":
+        monkeypatch.setattr("spacy_elmo.pretraining.loop.draw_curve", lambda output: [])
