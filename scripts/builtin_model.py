@@ -10,7 +10,6 @@ setup.cfg has to name the folder too: see `spacy_elmo_weights` there.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from spacy_elmo.errors import ElmoError
 from spacy_elmo.weights import recognised, save_native
 from spacy_elmo.weights.card import META_NAME, read_card
 from spacy_elmo.weights.files import json_bytes, made_folder, write_files
-from spacy_elmo.weights.folders import MODEL_NAME, refuse_beside_output_layer
+from spacy_elmo.weights.folders import refuse_beside_output_layer
 
 MODELS = Path(__file__).resolve().parents[1] / "spacy_elmo" / "models"
 CONFIG_NAME = "pretrain.cfg"
@@ -78,8 +77,7 @@ def make(source: Path, models: Path, *, name: str | None, version: str, license:
     folder = made_folder(models / lang)
     refuse_beside_output_layer(folder)
     save_native(bilm, folder, dtype="float16")
-    digest = hashlib.sha256((folder / MODEL_NAME).read_bytes()).hexdigest()
-    about = {"name": name or lang, "version": version, "license": license, "sha256": digest}
+    about = {"name": name or lang, "version": version, "license": license}
     init = f'"""Built-in weights of the language "{lang}": data alone, see README.md."""\n'
     contents = {META_NAME: json_bytes({**about, **meta}), CONFIG_NAME: card[CONFIG_NAME], "__init__.py": init.encode()}
     write_files({folder / one: content for one, content in contents.items()})

@@ -51,7 +51,6 @@ def _call(
     except Exception as error:
         result = error
     writer.send(result)
-    if (
-        rank == 0
-    ):  # torch's store, which others may still ask, is torchrun's and outlasts the ranks; here it is this one's
+    if rank == 0:
+        # It hosts torch's store, which others may still ask; torchrun's outlasts all ranks.
         ended.wait(5.0)
