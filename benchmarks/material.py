@@ -354,13 +354,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Make what a command says."""
     args = options().parse_args(argv)
     args.output = args.output.resolve()
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    if args.output.exists() and args.work is not adapt:
-        progress(f"{args.output} is there")
-        return
     try:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        if args.output.exists() and args.work is not adapt:
+            progress(f"{args.output} is there")
+            return
         args.work(args)
-    except ElmoError as error:
+    except (ElmoError, OSError) as error:
         raise SystemExit(str(error)) from error
 
 

@@ -923,6 +923,22 @@ def test_what_is_being_made_is_not_there_yet(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_cannot_be_made_is_told(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for given, said in (
+        (["random", "--weights", "nothing", "--output", str(tmp_path / "file" / "x")], "File exists"),
+        (["glove", "--package", str(tmp_path), "--output", str(tmp_path / "x")], "no package of GloVe"),
+    ):
+        with pytest.raises(SystemExit, match=said):
+            material.main(given)
+    # What `elmo pretrain` found wrong, it has told.
+    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: SimpleNamespace(returncode=3))
+    monkeypatch.setattr(material, "bilm_fingerprint", lambda path: "of a biLM")
+    given = ["--data", str(data), "--weights", str(tmp_path), "--output", str(tmp_path / "adapted")]
+    with pytest.raises(SystemExit, match="conll: `elmo pretrain` ended with status 3"):
+        material.main(["adapt", *given, "--tasks", "conll"])
+
+
 @pytest.mark.parametrize("minutes", ["0", "-5", "nan", "inf"])
 def test_no_time_is_no_pretraining(minutes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--raw", "text.txt", f"--minutes={minutes}", "--output", str(tmp_path / "tok2vec.bin")]
