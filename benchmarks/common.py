@@ -6,6 +6,7 @@ import argparse
 import bz2
 import gzip
 import lzma
+import math
 import os
 import platform
 import random
@@ -162,6 +163,14 @@ def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
+    return number
+
+
+def above_zero(text: str) -> float:
+    """A finite number above 0, as an option's type."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
     return number
 
 

@@ -51,7 +51,7 @@ from spacy_elmo.weights.files import replacing
 
 from .common import Peers, existing, machine, measure, positive, progress
 from .grid.arms import ABLATIONS, ARMS, Arm, bilm_fingerprint, config_of, fingerprint, located, read_plan
-from .grid.report import draw, material_hash, name_of, percent, print_report, summary
+from .grid.report import checked, draw, material_hash, name_of, percent, print_report, summary
 from .grid.tasks import TASKS, prepared, seeds_for
 from .peers.protocol import ROOT, THREAD_VARIABLES
 
@@ -111,7 +111,9 @@ def planned(args: argparse.Namespace) -> list[Run]:
         if arm.runs(task, share)
         for seed in range(min(args.seeds or seeds_for(share), arm.seeds or sys.maxsize))
     ]
-    return [run for *_, run in sorted(runs, key=lambda one: one[:-1]) if args.all or not left_out(run, args)]
+    ordered = [run for *_, run in sorted(runs, key=lambda one: one[:-1]) if args.all or not left_out(run, args)]
+    # An option may name a thing twice, and two processes in one folder would be in each other's way.
+    return list({run.name: run for run in ordered}.values())
 
 
 def left_out(run: Run, args: argparse.Namespace) -> bool:
@@ -185,7 +187,7 @@ class Grid:
 
     def _checked(self, run: Run, given: str) -> Path:
         """What an arm needs, looked at once: a run would find only after minutes that it is not there, or no biLM."""
-        given = given.format(task=run.task)
+        given = _of_task(given, run.task)
         if run.arm.base != "elmo":
             material = Path(given).resolve()
             if material not in self._known:
@@ -194,7 +196,7 @@ class Grid:
         try:
             material = self._bilm(given)
             if run.arm.material == "adapted" and self.args.elmo is not None:
-                ours = self._known[self._bilm(self.args.elmo.format(task=run.task))]
+                ours = self._known[self._bilm(_of_task(self.args.elmo, run.task))]
                 about = material / "meta.json"
                 begun = srsly.read_json(about).get("adapted_from") if about.exists() else None
                 if begun != ours:
@@ -218,15 +220,24 @@ class Grid:
 
     def results(self) -> list[dict[str, Any]]:
         """Of all runs that were ever done in this folder."""
-        found = [srsly.read_json(path) for path in sorted((self.output / "results").glob("*.json"))]
+        found = []
+        for path in sorted((self.output / "results").glob("*.json")):
+            try:
+                found.append(checked(srsly.read_json(path)))
+            except (OSError, ValueError) as error:
+                raise SystemExit(f"{path} is no result of a run, remove it: {error}") from error
         return [one for one in found if one["task"] in TASKS]
 
     def take(self, path: Path) -> None:
-        """Take the runs of another folder's results.json as done here, but for those that are."""
+        """Take the runs of another folder's results.json as done here, but for those that are: all of them or none.
+
+        Raises SystemExit where one is no run: it would be in the way ever after.
+        """
         try:
-            runs = [(one, self.output / "results" / f"{name_of(one)}.json") for one in srsly.read_json(path)["runs"]]
-        except (KeyError, TypeError, ValueError) as error:
+            known = [checked(one) for one in srsly.read_json(path)["runs"]]
+        except (KeyError, TypeError, ValueError, OSError) as error:
             raise SystemExit(f"--known: {path} is no results.json of this program: {error!r}") from error
+        runs = [(one, self.output / "results" / f"{name_of(one)}.json") for one in known]
         (self.output / "results").mkdir(exist_ok=True)
         for one, file in runs:
             if not file.exists():
@@ -240,7 +251,7 @@ class Grid:
             config, data, notes = self.prepare(run)
             if not self.result(run).exists():
                 waiting.append((run, config, data, notes))
-            elif srsly.read_json(self.result(run))["fingerprint"] != notes["fingerprint"]:
+            elif srsly.read_json(self.result(run)).get("fingerprint") != notes["fingerprint"]:
                 raise SystemExit(
                     f"{self.result(run)} is of other settings, data or weights: remove it, or give another --output"
                 )
@@ -262,7 +273,11 @@ class Grid:
                         failed.append(run.name)
                         progress(f"{run.name} failed: see {self.folder(run) / 'train.log'}")
                         continue
-                    self._finish(run, notes)
+                    try:
+                        self._finish(run, notes)
+                    except (ElmoError, OSError) as error:  # a full disk: the others may find room
+                        failed.append(run.name)
+                        progress(f"{run.name} failed: its result cannot be kept: {error}")
                     progress(f"{len(waiting) + len(running)} left")
         finally:
             for process, _ in running.values():
@@ -295,13 +310,14 @@ class Grid:
     def _finish(self, run: Run, notes: Mapping[str, Any]) -> None:
         folder = self.folder(run)
         result = {**notes, "machine": machine(1), **srsly.read_json(folder / "result.json")}
-        # The first seed's model is there to be timed; of the others there may be hundreds.
-        shutil.rmtree(folder / "model-last")
-        if run.seed and not self.args.keep_models:
-            shutil.rmtree(folder / "model-best")
+        # First of all: the run is done, whatever comes.
         self.result(run).parent.mkdir(exist_ok=True)
-        srsly.write_json(folder / "result.json", result)
-        os.replace(folder / "result.json", self.result(run))
+        with replacing(self.result(run)) as new:
+            srsly.write_json(new, result)
+        # The first seed's model is there to be timed; of the others there may be hundreds.
+        shutil.rmtree(folder / "model-last", ignore_errors=True)
+        if run.seed and not self.args.keep_models:
+            shutil.rmtree(folder / "model-best", ignore_errors=True)
         shown = ", ".join(f"{name} {100 * result['test_scores'][key]:.1f}" for key, name in _metrics(run).items())
         progress(f"{run.name}: {shown}, {result['seconds'] / 60:.1f} minutes")
 
@@ -338,7 +354,8 @@ class Grid:
                 else:
                     material = material_hash(srsly.read_json(self.result(run)))
                     speeds.setdefault(task, {})[name] = {"material": material, "rates": row.rates}
-            srsly.write_json(path, speeds)
+            with replacing(path) as new:
+                srsly.write_json(new, speeds)
 
     def report(self) -> None:
         """Print the tables, write results.json and the figure."""
@@ -348,11 +365,17 @@ class Grid:
             raise SystemExit(f"{self.output}: no run is done yet")
         print(machine(1))
         print_report(found)
-        srsly.write_json(self.output / "results.json", found)
+        with replacing(self.output / "results.json") as new:
+            srsly.write_json(new, found)
         try:
             draw(found, self.output / "sample-efficiency.svg")
         except ElmoError as error:  # no matplotlib
             progress(str(error))
+
+
+def _of_task(path: str, task: str) -> str:
+    """A path that was given, with the task's name in it. (Braces of its own are none of ours.)"""
+    return path.replace("{task}", task)
 
 
 def _metrics(run: Run) -> Mapping[str, str]:
@@ -418,6 +441,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not all(0 < share <= 1 for share in args.shares or SHARES):
         parser.error("--shares are above 0 and up to 1")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # its processes are to end with it
+    try:
+        run_grid(parser, args)
+    except (ElmoError, OSError) as error:
+        raise SystemExit(str(error)) from error
+
+
+def run_grid(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """What the options ask for."""
     grid = Grid(args)
     if args.report:
         grid.report()
@@ -428,11 +459,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.dry_run:
         dry_run(runs, grid)
         return
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(own_output(grid.output))
-        except ElmoError as error:
-            raise SystemExit(str(error)) from error
+    with own_output(grid.output):
         if args.known:
             grid.take(args.known)
         failed = grid.train(runs)

@@ -40,6 +40,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -63,7 +64,7 @@ from spacy_elmo.pretraining.sentences import sentences_of
 from spacy_elmo.pretraining.texts import Text, made_doc
 from spacy_elmo.weights.files import replacing
 
-from .common import existing, positive, progress, table
+from .common import above_zero, existing, positive, progress, table
 from .grid.arms import CONFIGS, bilm_fingerprint, located
 from .grid.tasks import TASKS, prepared
 from .peers.protocol import THREAD_VARIABLES
@@ -195,7 +196,8 @@ def floret(args: argparse.Namespace) -> None:
             subprocess.run(command, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             raise SystemExit(f"--python is of an environment with floret (pip install floret): {error}") from error
-        init_vectors(vectors, args.output)
+        with whole(args.output) as new:
+            init_vectors(vectors, new)
 
 
 def init_vectors(vectors: Path, output: Path) -> None:
@@ -215,7 +217,10 @@ def glove(args: argparse.Namespace) -> None:
         folder = Path(spec.origin).parent
     from pyarrow import parquet
 
-    (index,), (array,) = (list((folder / "data").glob(pattern)) for pattern in ("*.parquet", "*.npy"))
+    try:
+        (index,), (array,) = (list((folder / "data").glob(pattern)) for pattern in ("*.parquet", "*.npy"))
+    except ValueError as error:
+        raise SystemExit(f"{folder} is no package of GloVe: it has no .parquet and .npy in data") from error
     words = parquet.read_table(index)["index"].to_pylist()
     data = np.load(array)
     nlp = spacy.blank("en")
@@ -225,14 +230,16 @@ def glove(args: argparse.Namespace) -> None:
         for form in map(nlp.vocab.strings.add, (word.capitalize(), word.upper())):
             if form not in nlp.vocab.vectors:
                 nlp.vocab.vectors.add(form, row=row)
-    save(nlp, args.output)
+    with whole(args.output) as new:
+        nlp.to_disk(new)
 
 
-def save(nlp: Language, output: Path) -> None:
-    """Write a pipeline whole or not at all."""
+@contextmanager
+def whole(output: Path) -> Iterator[Path]:
+    """A path beside, for a folder that is to be there whole or not at all: what is there is not made again."""
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        nlp.to_disk(Path(folder) / "model")
-        os.replace(Path(folder) / "model", output)
+        yield Path(folder) / "new"
+        os.replace(Path(folder) / "new", output)
 
 
 def adapt(args: argparse.Namespace) -> None:
@@ -261,7 +268,8 @@ def adapt(args: argparse.Namespace) -> None:
         command = [sys.executable, "-m", "spacy", "elmo", "pretrain", str(args.config), str(output), "--resume"]
         command += [part for key, value in overrides.items() for part in (f"--{key}", str(value))]
         progress(f"{name}: {output / BEST}")
-        subprocess.run(command, check=True, env=env)
+        if status := subprocess.run(command, env=env).returncode:
+            raise SystemExit(f"{name}: `elmo pretrain` ended with status {status}, see above")
         rows.append([name, *better(output, weights, begun)])
     print("\nPerplexity on dev before and after, and what was taken\n")
     table(["task", "before", "after", "taken"], rows)
@@ -294,7 +302,8 @@ def random(args: argparse.Namespace) -> None:
     """Save an untrained biLM of the sizes of a given one."""
     given = load_bilm(located(args.weights))
     config = replace(given.config, state="zero")
-    save_bilm(BiLM(config, vocabulary=given.vocabulary, characters=given.characters).initialize(0), args.output)
+    with whole(args.output) as new:
+        save_bilm(BiLM(config, vocabulary=given.vocabulary, characters=given.characters).initialize(0), new)
 
 
 def one_thread() -> None:
@@ -317,7 +326,7 @@ def options() -> argparse.ArgumentParser:
 
     one = command(tok2vec)
     one.add_argument("--raw", required=True, help="text, as for `elmo pretrain --paths.raw`")
-    one.add_argument("--minutes", type=float, required=True, help="of processor time, one thread")
+    one.add_argument("--minutes", type=above_zero, required=True, help="of processor time, one thread")
     one = command(floret)
     one.add_argument("--raw", required=True, help="text, as for `elmo pretrain --paths.raw`")
     one.add_argument("--python", default=sys.executable, help="of an environment with floret (default: this one)")
@@ -334,7 +343,7 @@ def options() -> argparse.ArgumentParser:
     one.add_argument("--config", type=existing, default=CONFIGS / "pretrain-small.cfg")
     one.add_argument("--steps", type=positive, default=300, help="(default: %(default)s)")
     one.add_argument("--rows", type=positive, default=32, help="of a batch, 20 words each (default: %(default)s)")
-    one.add_argument("--learn-rate", type=float, default=0.0005, help="(default: %(default)s)")
+    one.add_argument("--learn-rate", type=above_zero, default=0.0005, help="(default: %(default)s)")
     one.add_argument("--threads", type=positive, default=1, help="(default: %(default)s)")
     one = command(random)
     one.add_argument("--weights", required=True, help="of the biLM whose sizes it has")
@@ -345,13 +354,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Make what a command says."""
     args = options().parse_args(argv)
     args.output = args.output.resolve()
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    if args.output.exists() and args.work is not adapt:
-        progress(f"{args.output} is there")
-        return
     try:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        if args.output.exists() and args.work is not adapt:
+            progress(f"{args.output} is there")
+            return
         args.work(args)
-    except ElmoError as error:
+    except (ElmoError, OSError) as error:
         raise SystemExit(str(error)) from error
 
 

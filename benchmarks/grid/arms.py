@@ -23,6 +23,11 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 PLACE = "tok2vec."
 NO_WEIGHT = -100.0  # a raw weight that is nothing beside a 0 after the softmax
 ABLATIONS = ("top", "uniform", "output", "both")
+# What a line of a plan may have beside its name.
+PLAN: dict[str, type] = {"base": str, "set": dict, "material": str, "tasks": list, "shares": list, "seeds": int}
+# Our own settings of an arm with ELMo: "layers", a fixed mix, weights of as many layers as the biLM has; "places",
+# where the listener goes, "output" (beside what the encoder gives, instead of beside the embedding) or "both".
+SETTINGS = {"layers": ("top", "uniform"), "places": ("input", "output", "both")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +57,6 @@ def _ablation(name: str, settings: Mapping[str, Any]) -> Arm:
     return Arm(name=name, base="elmo", material="elmo", settings=settings, tasks=("conll",), shares=(0.1,))
 
 
-# Ours: "layers", a fixed mix, weights of as many layers as the biLM has; "places", where the listener goes, "output"
-# (beside what the encoder gives, instead of beside the embedding) or "both".
 ARMS = {
     arm.name: arm
     for arm in (
@@ -80,34 +83,61 @@ ARMS = {
 
 
 def read_plan(path: Path) -> list[Arm]:
-    """Arms of a plan, a file of JSON lines: name, base (an arm), set (changes), and perhaps tasks, shares, seeds."""
+    """Arms of a plan, a file of JSON lines: name, base (an arm), set (changes), and perhaps tasks, shares, seeds.
+
+    Raises SystemExit for what is none.
+    """
+    try:
+        lines = list(srsly.read_jsonl(path))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"--plan: {path} is no file of JSON lines: {error}") from error
     found: dict[str, Arm] = {}
-    for number, line in enumerate(srsly.read_jsonl(path), start=1):
+    for number, line in enumerate(lines, start=1):
         where = f"{path}, line {number}"
-        unknown = set(line) - {"name", "base", "set", "material", "tasks", "shares", "seeds", "comment"}
-        if unknown or not isinstance(line.get("name"), str):
-            raise SystemExit(f"{where}: an arm has a name, base, set, material, tasks, shares, seeds, comment: {line}")
+        _check_line(line, where)
         known = {**ARMS, **found}
         name = line["name"]
         if name in known:
             raise SystemExit(f"{where}: there is an arm {name!r} already")
-        if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-            raise SystemExit(f"{where}: {name!r} is to be a file's name: letters, digits, '-', '_' and '.'")
         base = known.get(line.get("base", "elmo"))
         if base is None:
             raise SystemExit(f"{where}: there is no arm {line['base']!r}: {', '.join(known)}")
-        if wrong := set(line.get("tasks", ())) - set(TASKS):
-            raise SystemExit(f"{where}: there are no tasks {', '.join(sorted(wrong))}: {', '.join(TASKS)}")
+        settings = {**base.settings, **line.get("set", {})}
+        for key, values in SETTINGS.items():
+            # Misspelt, it would otherwise give the numbers of another arm.
+            if key in settings and (base.base != "elmo" or settings[key] not in values):
+                raise SystemExit(
+                    f"{where}: {key}, of an arm with ELMo, is {' or '.join(values)}, not {settings[key]!r}"
+                )
         found[name] = Arm(
             name=name,
             base=base.base,
             material=line.get("material", base.material),
-            settings={**base.settings, **line.get("set", {})},
+            settings=settings,
             tasks=tuple(line["tasks"]) if "tasks" in line else base.tasks,
             shares=tuple(map(float, line["shares"])) if "shares" in line else base.shares,
             seeds=line.get("seeds", base.seeds),
         )
     return list(found.values())
+
+
+def _check_line(line: Any, where: str) -> None:
+    """Raises SystemExit for a line of a plan whose keys or values are of another kind."""
+    unknown = not isinstance(line, dict) or set(line) - {"name", "comment", *PLAN}
+    if unknown or not isinstance(line.get("name"), str):
+        raise SystemExit(f"{where}: an arm has a name, base, set, material, tasks, shares, seeds, comment: {line}")
+    name = line["name"]
+    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or len(name) > 100:
+        raise SystemExit(f"{where}: {name!r} is to be a file's name: letters, digits, '-', '_' and '.'")
+    for key, kind in PLAN.items():
+        if key in line and (not isinstance(line[key], kind) or isinstance(line[key], bool)):
+            raise SystemExit(f"{where}: {key} is of the type {kind.__name__}, not {line[key]!r}")
+    if wrong := [task for task in line.get("tasks", ()) if task not in list(TASKS)]:
+        raise SystemExit(f"{where}: there are no tasks {', '.join(map(str, wrong))}: {', '.join(TASKS)}")
+    if wrong := [one for one in line.get("shares", ()) if not isinstance(one, (int, float)) or not 0 < one <= 1]:
+        raise SystemExit(f"{where}: shares are numbers above 0 and up to 1, not {', '.join(map(str, wrong))}")
+    if line.get("seeds", 1) < 1:
+        raise SystemExit(f"{where}: seeds are 1 or more, not {line['seeds']}")
 
 
 def fingerprint(path: Path) -> str:

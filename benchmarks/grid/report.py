@@ -17,6 +17,10 @@ from .arms import ABLATIONS, ARMS
 from .tasks import TASKS
 
 Result = dict[str, Any]
+# What every run says of itself; a newer one says more.
+RESULT = frozenset(("task", "share", "arm", "seed", "steps", "epochs", "dev_scores", "test_scores", "mixes")) | {
+    f"{clock}{of}" for clock in ("seconds", "processor_seconds") for of in ("", "_per_epoch")
+}
 BASELINE, OURS = "spacy", "elmo"
 LAYERS_AND_PLACES = {
     "top": ("the top one", "input"),
@@ -120,6 +124,21 @@ def summary(results: Sequence[Result], speeds: Mapping[str, Any]) -> dict[str, A
             if (task, arm, one["material"]) in known:
                 speed.setdefault(task, {})[arm] = one["rates"]
     return _plain({"cells": rows, "speed": speed, "warnings": mixtures(results), "runs": list(results)})
+
+
+def checked(run: Any) -> Result:
+    """What was read as a run's result. Raises ValueError for what is none, or lacks what the tables are made of."""
+    if missing := RESULT.difference(run if isinstance(run, dict) else ()):
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    name = name_of(run)
+    if Path(name).name != name:
+        raise ValueError(f"{name!r} is no name of a file")
+    if run["task"] in TASKS:  # those of a task that there was once are kept
+        try:
+            summary([run], {})
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"{name} has not the values of a run: {error!r}") from error
+    return run
 
 
 def name_of(run: Result) -> str:

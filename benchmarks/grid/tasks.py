@@ -85,6 +85,8 @@ def read_classes(path: Path, vocab: Vocab) -> Iterator[Doc]:
     rows = [line.split() for line in path.read_text(encoding="utf8").split("\n") if line.strip()]
     classes = sorted({row[0].removeprefix(LABEL) for row in rows})
     for label, *words in rows:
+        if not label.startswith(LABEL):
+            raise ValueError(f"a text begins with {LABEL} and its class, not with {label!r}")
         doc = Doc(vocab, words=words)
         doc.cats = {one: float(LABEL + one == label) for one in classes}
         yield doc
@@ -154,7 +156,8 @@ def prepared(task: Task, data: Path, folder: Path, share: float, seed: int) -> d
     """The task's splits as files of spaCy's, made if they are not there.
 
     share, seed: of the training sentences, see ``sampled``. Those of dev are in a random order, always the same: the
-    first ones are a sample of all. RETURNS: the path of each split.
+    first ones are a sample of all. RETURNS: the path of each split. Raises SystemExit for data that are not there, or
+    not as the task has them.
     """
     paths: dict[str, Path] = {}
     for split in SPLITS:
@@ -167,7 +170,10 @@ def prepared(task: Task, data: Path, folder: Path, share: float, seed: int) -> d
         paths[split] = folder / f"{task.name}-{split}{sample}-{known}.spacy"
         if paths[split].exists():
             continue
-        docs = list(task.read(source, spacy.blank("en").vocab))
+        try:
+            docs = list(task.read(source, spacy.blank("en").vocab))
+        except ValueError as error:  # of bytes, columns or tags
+            raise SystemExit(f"--data: {source} is not as {task.title} has it: {error}") from error
         if not docs:
             raise SystemExit(f"{source} holds no sentences")
         if split == "train":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ from thinc.types import Floats3d, FloatsXd
 from ..bilm import BiLM, BiLMConfig
 from ..errors import ElmoError
 from ..weights.native import bilm_from_bytes, bilm_to_bytes
+from .config_error import is_number
 
 
 class BiLMShim(Shim):
@@ -176,8 +176,8 @@ def set_lr_factor(model: Model[Any, Any], lr_factor: float) -> None:
 
     Raises ElmoError for one that is negative or not finite.
     """
-    if not 0.0 <= lr_factor < math.inf:
-        raise ElmoError(f"lr_factor is a multiple of the learning rate, at least 0, not {lr_factor}")
+    if not is_number(lr_factor):
+        raise ElmoError(f"lr_factor is a multiple of the learning rate, at least 0, not {lr_factor!r}")
     find_bilm(model)
     model.shims[0].lr_factor = lr_factor  # type: ignore[attr-defined]
 

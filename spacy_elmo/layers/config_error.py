@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 from thinc.api import ConfigValidationError
@@ -26,6 +28,11 @@ class ElmoConfigError(ConfigValidationError, WeightsError):
     def from_error(cls, err: ConfigValidationError, **changes: Any) -> ConfigValidationError:  # type: ignore[override]
         """As spaCy's commands have it: the same with another title, say."""
         return ConfigValidationError.from_error(err, **changes)
+
+
+def is_number(value: object, *, least: float = 0.0, below: float = math.inf) -> bool:
+    """Whether a value of a config is a finite number of that range. (A string such as "0.1" passes spaCy's check.)"""
+    return isinstance(value, Real) and not isinstance(value, bool) and least <= float(value) < below
 
 
 @contextmanager

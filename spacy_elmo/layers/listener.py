@@ -22,7 +22,7 @@ from ..bilm.encode import CACHE_WORDS
 from ..errors import ElmoError, NoSentencesError
 from ..text_forms import TextForm
 from .bilm_model import find_bilm, set_bilm, set_lr_factor
-from .config_error import ElmoConfigError, config_errors
+from .config_error import ElmoConfigError, config_errors, is_number
 from .doc_layers import CACHE_DISK_MB, Backprop, DocLayers, ignore_gradient
 from .scalar_mix import MIX_SETTINGS, ScalarMix_v1
 from .span_getters import SpanGetter, rule_spans
@@ -117,8 +117,8 @@ def ElmoListener_v1(
         It has a bias, which is also what it makes of a white-space token's zeros. None: no map, width 2P.
     Raises ElmoError for a value out of range.
     """
-    if not grad_factor >= 0.0:
-        raise ElmoError(f"ElmoListener: grad_factor is at least 0, not {grad_factor}")
+    if not is_number(grad_factor):
+        raise ElmoError(f"ElmoListener: grad_factor is at least 0, not {grad_factor!r}")
     return Model(
         "elmo_listener",
         forward,
@@ -133,8 +133,8 @@ def ElmoListener_v1(
 
 
 def _checked_mix(mix: Model[Any, Any] | None, elmo_dropout: float) -> Model[Any, Any]:
-    if not 0.0 <= elmo_dropout < 1.0:
-        raise ElmoError(f"elmo_dropout is at least 0 and below 1, not {elmo_dropout}")
+    if not is_number(elmo_dropout, below=1.0):
+        raise ElmoError(f"elmo_dropout is at least 0 and below 1, not {elmo_dropout!r}")
     if mix is not None and mix.name != "scalar_mix":
         raise ElmoError(f"mix is a spacy-elmo.ScalarMix.v1, not the model '{mix.name}'")
     return ScalarMix_v1() if mix is None else mix

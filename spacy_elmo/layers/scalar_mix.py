@@ -10,11 +10,14 @@ import spacy
 from thinc.api import Model
 from thinc.types import Floats1d, Floats2d, Floats3d
 
-from ..errors import ElmoError
+from ..errors import ElmoError, shown
+from .config_error import is_number
 
 MIX_SETTINGS = "mix_settings"
 # Keeps the normalisation of an all-zero row (a white-space token) at zero.
 EPSILON = 1e-6
+# Bounds raw weights, whose differences float32 has to hold; after the softmax 100 more is all there is already.
+LARGEST = 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +43,12 @@ def ScalarMix_v1(
         are of that one vector, so they depend on no other token (unlike bilm-tf's, which are of the whole batch).
 
     The model maps layers (L+1, n, 2P) of each text to (n, 2P). Params: scalars (L+1,), gamma (1,).
-    Raises ElmoError for a negative l2.
+    Raises ElmoError for a negative l2, and for weights that float32 does not hold.
     """
-    if l2 < 0:
-        raise ElmoError(f"ScalarMix: l2 is at least 0, not {l2}")
+    if not is_number(l2):
+        raise ElmoError(f"ScalarMix: l2 is at least 0, not {l2!r}")
+    if weights is not None and not all(is_number(weight, least=-LARGEST, below=LARGEST) for weight in weights):
+        raise ElmoError(f"ScalarMix: weights are numbers between -{LARGEST:g} and {LARGEST:g}, not {shown(weights)}")
     return Model(
         "scalar_mix",
         forward,

@@ -77,8 +77,8 @@ def strided_spans(*, window: int = 128) -> SpanGetter:
     RETURNS (SpanGetter): The span getter.
     RAISES (ElmoError): For a window of less than one token.
     """
-    if window < 1:
-        raise ElmoError(f"strided_spans: window is {window}; it counts tokens and must be at least 1")
+    if not isinstance(window, int) or window < 1:
+        raise ElmoError(f"strided_spans: window is {window!r}; it counts tokens and must be at least 1")
     return _described(partial(_strided_spans, window=window), "spacy-elmo.strided_spans.v1", window=window)
 
 

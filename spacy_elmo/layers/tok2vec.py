@@ -35,8 +35,8 @@ def Tok2VecWithElmo_v1(
     Each pair is reduced to the encoder's width by a Maxout (3 pieces) with layer normalisation, so its halves go on on
     one scale.
 
-    The model maps Docs to (n_tokens, width) each. Raises ElmoError for an encoder that does not tell its width, and
-    where there is no listener at all.
+    The model maps Docs to (n_tokens, width) each. Raises ElmoError for an encoder that does not tell its width or has
+    none, and where there is no listener at all.
     """
     if not encode.has_dim("nO"):
         raise ElmoError(
@@ -46,6 +46,8 @@ def Tok2VecWithElmo_v1(
     if elmo is None and elmo_output is None:
         raise ElmoError("Tok2VecWithElmo: neither `elmo` nor `elmo_output`: without ELMo, take spacy.Tok2Vec.v2")
     width = encode.get_dim("nO")
+    if width < 1:
+        raise ElmoError(f"Tok2VecWithElmo: the encoder's width is at least 1, not {width}")
     read = embed if elmo is None else _reduced(embed, elmo, width)
     model = _safe_chain(read, encode, width)
     if elmo_output is not None:

@@ -92,9 +92,11 @@ def saved_bilm(source: Path | str, component: str | None = None) -> SavedBiLM:
 
 
 def folder_of(source: Path | str) -> Path:
-    """Where the files of a pipeline lie."""
-    if os.path.exists(source) or not is_package(str(source)):
+    """Where the files of a pipeline lie. Raises WeightsError where there is nothing."""
+    if os.path.exists(source):
         return Path(source)
+    if not is_package(str(source)):
+        raise WeightsError(f"{source}: there is no such folder of a pipeline, nor an installed package of that name")
     try:
         package = get_package_path(str(source))
         meta = get_model_meta(package)

@@ -26,8 +26,8 @@ def unfreeze_at(*, step: int, component: str = "elmo") -> Callable[[Language, di
     Raises ElmoError for a negative step; the callback, for a component that is not in the pipeline, has no biLM or is
     in ``frozen_components``, which spaCy never updates.
     """
-    if step < 0:
-        raise ElmoError(f"unfreeze_at: step is at least 0, not {step}")
+    if not isinstance(step, int) or step < 0:
+        raise ElmoError(f"unfreeze_at: step is at least 0, not {step!r}")
 
     def before_update(nlp: Language, progress: dict[str, Any]) -> None:
         setters = _freezing(nlp, component)

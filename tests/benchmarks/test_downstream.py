@@ -124,6 +124,19 @@ def test_smaller_shares_are_part_of_larger_ones() -> None:
     assert sampled(docs, 0.1, 0) == tenth != sampled(docs, 0.1, 1)
 
 
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [("conll", b"Ann X\n"), ("conll", b"caf\xe9 O\n"), ("ewt", b"1\tAnn\n"), ("sst5", b"The Rock is ...\n")],
+)
+def test_data_that_are_not_a_tasks_are_named(task: str, text: bytes, tmp_path: Path) -> None:
+    for split in ("train", "dev", "test"):
+        path = TASKS[task].path(tmp_path, split)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text)
+    with pytest.raises(SystemExit, match=rf"train\.\w+ is not as {TASKS[task].title} has it: "):
+        prepared(TASKS[task], tmp_path, tmp_path / "out", 1.0, 0)
+
+
 def test_prepared_files_are_those_of_the_data(data: Path, tmp_path: Path) -> None:
     paths = prepared(TASKS["conll"], data, tmp_path, 0.1, 0)
     vocab = spacy.blank("en").vocab
@@ -296,10 +309,27 @@ def test_plans_have_arms(tmp_path: Path) -> None:
         ({"name": "a", "base": "b"}, "no arm 'b'"),
         ({"name": "a", "tasks": ["b"]}, "no tasks b"),
         ({"name": "a", "layers": 2}, "an arm has a name"),
+        ([], "an arm has a name"),
+        ({"name": "a" * 101}, "a file's name"),
+        ({"name": "a", "set": 3}, "set is of the type dict"),
+        ({"name": "a", "base": ["elmo"]}, "base is of the type str"),
+        ({"name": "a", "seeds": True}, "seeds is of the type int"),
+        ({"name": "a", "seeds": 0}, "seeds are 1 or more"),
+        ({"name": "a", "shares": [0.1, "x"]}, "shares are numbers .* not x"),
+        ({"name": "a", "shares": [10]}, "shares are numbers .* not 10"),
+        ({"name": "a", "tasks": [["conll"]]}, "no tasks"),
+        # These would be other arms: `both`, and `uniform`.
+        ({"name": "a", "set": {"places": "ouput"}}, "places, .*input or output or both, not 'ouput'"),
+        ({"name": "a", "set": {"layers": "mean"}}, "layers, .*top or uniform, not 'mean'"),
+        ({"name": "a", "base": "spacy", "set": {"layers": "top"}}, "layers, of an arm with ELMo"),
     ):
         (tmp_path / "wrong.jsonl").write_text(json.dumps(wrong))
         with pytest.raises(SystemExit, match=said):
             read_plan(tmp_path / "wrong.jsonl")
+    (tmp_path / "wrong.jsonl").write_bytes(b"\xff")
+    for path in (tmp_path / "wrong.jsonl", tmp_path):
+        with pytest.raises(SystemExit, match="no file of JSON lines"):
+            read_plan(path)
     misspelt = Arm(name="a", base="elmo", material="elmo", settings={"tok2vec.elmo.dropout": 0.1})
     with pytest.raises(SystemExit, match=r"no components\.ner\.model\.tok2vec\.elmo\.dropout"):
         made(misspelt)
@@ -493,6 +523,82 @@ def test_a_grid_runs_goes_on_and_reports(
         downstream.main([*given, "--arms", "elmo", "--known", str(done)])
     downstream.main(["--output", str(out), "--report"])
     assert capsys.readouterr().out == printed.out
+
+
+def test_nothing_is_run_twice_at_once() -> None:
+    twice = ["--arms", "spacy", "spacy", "--tasks", "conll", "conll", "--shares", "0.1", "0.10", "--seeds", "2"]
+    runs = downstream.planned(options(*twice))
+    assert [run.name for run in runs] == ["conll-0.1-spacy-0", "conll-0.1-spacy-1"]
+
+
+def test_braces_in_a_path_are_its_own(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--data", str(data), "--output", str(tmp_path / "out"), "--elmo", str(tmp_path / "{a}{task}{")]
+    with pytest.raises(SystemExit, match=r"elmo: .*\{a\}conll\{: no such file"):
+        downstream.main([*given, "--arms", "elmo", "--tasks", "conll", "--shares", "0.1"])
+
+
+def test_known_runs_are_whole_or_none_is_taken(data: Path, tmp_path: Path) -> None:
+    good = result_of("conll", 0.1, "spacy", 0, 70.0)
+    given = ["--data", str(data), "--output", str(tmp_path / "out"), "--arms", "spacy", "--tasks", "conll"]
+    for bad, said in (
+        ({name: good[name] for name in ("task", "share", "arm", "seed")}, "it lacks dev_scores"),
+        ({**good, "task": "../../conll"}, "no name of a file"),
+        ({**good, "test_scores": {}}, "conll-0.1-spacy-0 has not the values of a run"),
+        (3, "it lacks"),
+    ):
+        srsly.write_json(tmp_path / "known.json", {"runs": [good, bad]})
+        with pytest.raises(SystemExit, match=f"--known: .*{said}"):
+            downstream.main([*given, "--known", str(tmp_path / "known.json")])
+    with pytest.raises(SystemExit, match="is no results"):
+        downstream.main([*given, "--known", str(tmp_path)])
+    assert not list(tmp_path.glob("**/conll-*.json"))
+    # What lies there all the same is named.
+    (tmp_path / "out" / "results").mkdir()
+    (tmp_path / "out" / "results" / "conll-0.1-spacy-0.json").write_text("{")
+    with pytest.raises(SystemExit, match=r"conll-0\.1-spacy-0\.json is no result of a run, remove it"):
+        downstream.main(["--output", str(tmp_path / "out"), "--report"])
+
+
+def test_tables_that_cannot_be_written_leave_those_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "results").mkdir()
+    srsly.write_json(tmp_path / "results" / "conll-0.1-spacy-0.json", result_of("conll", 0.1, "spacy", 0, 70.0))
+    downstream.main(["--output", str(tmp_path), "--report"])
+    before = (tmp_path / "results.json").read_bytes()
+
+    def write(path: Path, data: Any) -> None:
+        Path(path).write_text("{")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(srsly, "write_json", write)
+    with pytest.raises(SystemExit, match=r"results\.json: cannot be written: No space left"):
+        downstream.main(["--output", str(tmp_path), "--report"])
+    assert (tmp_path / "results.json").read_bytes() == before
+
+
+def test_a_result_that_cannot_be_kept_ends_no_other_run(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Runs that write their result at once: what a worker does, without training.
+    python = tmp_path / "python"
+    of_grid = ("task", "share", "arm", "seed", "steps", "adapted", "material", "settings")
+    answer = json.dumps({k: v for k, v in result_of("conll", 0.1, "transformer", 0, 70.0).items() if k not in of_grid})
+    python.write_text(f"#!/bin/sh\necho '{answer}' > $(dirname $3)/result.json\n")
+    python.chmod(0o755)
+    (tmp_path / "minilm").mkdir()
+    given = ["--data", str(data), "--output", str(tmp_path / "out"), "--transformer", str(tmp_path / "minilm")]
+    given += ["--transformer-python", str(python), "--tasks", "conll", "--shares", "1", "0.1", "--arms", "transformer"]
+    write = srsly.write_json
+
+    def full(path: Path, one: Any) -> None:
+        if isinstance(one, dict) and one.get("share") == 0.1 and "machine" in one:
+            raise OSError(28, "No space left on device")
+        write(path, one)
+
+    monkeypatch.setattr(srsly, "write_json", full)
+    with pytest.raises(SystemExit, match=r"1 runs failed: conll-0\.1-transformer-0"):
+        downstream.main([*given, "--jobs", "1"])
+    assert "its result cannot be kept: " in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "out" / "results").iterdir()] == ["conll-1-transformer-0.json"]
 
 
 def test_a_run_that_fails_is_named(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -804,6 +910,41 @@ def test_an_untrained_bilm_of_the_same_sizes(tmp_path: Path) -> None:
     (tmp_path / "plan.jsonl").write_text(json.dumps(line))
     (arm,) = read_plan(tmp_path / "plan.jsonl")
     assert made(arm, material=tmp_path / "random")["paths"]["elmo"] == str(tmp_path / "random")
+
+
+def test_what_is_being_made_is_not_there_yet(tmp_path: Path) -> None:
+    def make() -> None:
+        with material.whole(tmp_path / "vectors") as new:
+            (new / "vocab").mkdir(parents=True)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_made_is_told(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for given, said in (
+        (["random", "--weights", "nothing", "--output", str(tmp_path / "file" / "x")], "File exists"),
+        (["glove", "--package", str(tmp_path), "--output", str(tmp_path / "x")], "no package of GloVe"),
+    ):
+        with pytest.raises(SystemExit, match=said):
+            material.main(given)
+    # What `elmo pretrain` found wrong, it has told.
+    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: SimpleNamespace(returncode=3))
+    monkeypatch.setattr(material, "bilm_fingerprint", lambda path: "of a biLM")
+    given = ["--data", str(data), "--weights", str(tmp_path), "--output", str(tmp_path / "adapted")]
+    with pytest.raises(SystemExit, match="conll: `elmo pretrain` ended with status 3"):
+        material.main(["adapt", *given, "--tasks", "conll"])
+
+
+@pytest.mark.parametrize("minutes", ["0", "-5", "nan", "inf"])
+def test_no_time_is_no_pretraining(minutes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--raw", "text.txt", f"--minutes={minutes}", "--output", str(tmp_path / "tok2vec.bin")]
+    with pytest.raises(SystemExit):
+        material.main(["tok2vec", *given])
+    assert "--minutes: must be above 0" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------- statistics

@@ -115,6 +115,8 @@ def test_mix_as_a_picture(call: Call, pipeline: Path, tmp_path: Path) -> None:
 
 def test_mix_of_what_has_none(call: Call, model: Path) -> None:
     assert "is not the config of a pipeline" in refused(call("mix", model))
+    for name in ("nothing", ""):
+        assert f"{name}: there is no such folder of a pipeline, nor an installed package" in refused(call("mix", name))
 
 
 def test_neighbors_of_weights(call: Call, model: Path, lines: Path) -> None:

@@ -410,6 +410,10 @@ def test_an_encoder_without_a_width_and_no_listener_at_all(bilm: BiLM) -> None:
         add(nlp, "tagger", depth_0)
     with pytest.raises(ElmoError, match=r"take spacy\.Tok2Vec\.v2"):
         add(nlp, "tagger", tok2vec(places={}))
+    for width in (0, -3):
+        nothing = {**tok2vec(), "encode": {**ENCODERS["maxout"], "width": width}}
+        with pytest.raises(ElmoError, match=f"width is at least 1, not {width}"):
+            add(nlp, "tagger", nothing)
 
 
 def shared(bilm: BiLM, names: list[str], **config: Any) -> Any:
