@@ -183,6 +183,12 @@ def test_a_killed_run_of_two_goes_on_to_the_bit(toy_config: MakeConfig, tmp_path
 # --------------------------------------------------------------------------------------------------- broken on one rank
 
 
+@pytest.fixture
+def first_rank_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rank has a minute to tell an error, also on a machine that has much else to do."""
+    monkeypatch.setattr(distributed, "_FIRST_TELLS", timedelta(minutes=1))
+
+
 class BrokenRank(FullSoftmax):
     """A softmax whose first loss at one step does something on one rank."""
 
@@ -222,6 +228,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all(toy_config: MakeCon
     assert (entry.get("skipped"), entry.get("halved")) == {"skip": ("loss", None), "halve": (None, 1)}[how]
 
 
+@pytest.mark.usefixtures("first_rank_tells")
 def test_where_it_stops_the_run_the_first_rank_says_so(toy_config: MakeConfig, tmp_path: Path) -> None:
     first, second = on_ranks(2, train, toy_config(objective=broken("nan", 3, 1)), tmp_path)
     assert str(first) == str(second) == "the loss at step 4 is nan. There was no checkpoint yet"
@@ -241,6 +248,7 @@ def test_a_signal_to_one_stops_all(toy_config: MakeConfig, tmp_path: Path) -> No
     assert load_checkpoint(tmp_path / "checkpoints" / "step-000004").step == 4
 
 
+@pytest.mark.usefixtures("first_rank_tells")
 def test_a_full_disk_is_told_once(toy_config: MakeConfig, tmp_path: Path) -> None:
     first, second = on_ranks(2, train_on_a_small_disk, toy_config(training__max_steps=3), tmp_path)
     assert re.match(r"cannot write .*model-last", str(first))
@@ -469,6 +477,7 @@ def test_the_first_encodes_then_one_on_each_other_machine_then_the_others(tmp_pa
 STDIN = {"@readers": "spacy-elmo.RawText.v1", "path": "-"}
 
 
+@pytest.mark.usefixtures("first_rank_tells")
 @pytest.mark.parametrize(
     "overrides",
     [
