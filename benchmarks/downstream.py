@@ -229,13 +229,20 @@ class Grid:
         return [one for one in found if one["task"] in TASKS]
 
     def take(self, path: Path) -> None:
-        """Take the runs of another folder's results.json as done here, but for those that are: all of them or none.
+        """Take the runs and times of another folder's results.json as done here, but for those that are: all or none.
 
         Raises SystemExit where one is no run: it would be in the way ever after.
         """
         try:
-            known = [checked(one) for one in srsly.read_json(path)["runs"]]
-        except (KeyError, TypeError, ValueError, OSError) as error:
+            found = srsly.read_json(path)
+            known = [checked(one) for one in found["runs"]]
+            material = {(run["task"], run["arm"]): material_hash(run) for run in known}
+            times: dict[str, dict[str, Any]] = {}
+            for task, by_arm in found["speed"].items():
+                for arm, rates in by_arm.items():
+                    time_of = {"material": material[task, arm], "rates": [float(rate) for rate in rates]}
+                    times.setdefault(task, {})[arm] = time_of
+        except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
             raise SystemExit(f"--known: {path} is no results.json of this program: {error!r}") from error
         runs = [(one, self.output / "results" / f"{name_of(one)}.json") for one in known]
         (self.output / "results").mkdir(exist_ok=True)
@@ -243,6 +250,17 @@ class Grid:
             if not file.exists():
                 with replacing(file) as new:
                     srsly.write_json(new, one)
+        ours = self.speeds()
+        self._keep({task: {**times.get(task, {}), **ours.get(task, {})} for task in {**times, **ours}})
+
+    def speeds(self) -> dict[str, dict[str, Any]]:
+        """By task and arm: words a second, and of which material."""
+        path = self.output / "speed.json"
+        return srsly.read_json(path) if path.exists() else {}
+
+    def _keep(self, speeds: Mapping[str, Any]) -> None:
+        with replacing(self.output / "speed.json") as new:
+            srsly.write_json(new, speeds)
 
     def train(self, runs: Sequence[Run]) -> list[str]:
         """Run what is not done, so many at a time. RETURNS: the names of those that failed."""
@@ -323,8 +341,7 @@ class Grid:
 
     def time(self, runs: Sequence[Run]) -> None:
         """Words a second of a model of each arm and task on the test set, in rounds that alternate."""
-        path = self.output / "speed.json"
-        speeds: dict[str, dict[str, Any]] = srsly.read_json(path) if path.exists() else {}
+        speeds = self.speeds()
         for task in self.args.tasks:
             models: dict[str, Run] = {}
             for run in sorted(runs, key=lambda run: -run.share):
@@ -354,13 +371,11 @@ class Grid:
                 else:
                     material = material_hash(srsly.read_json(self.result(run)))
                     speeds.setdefault(task, {})[name] = {"material": material, "rates": row.rates}
-            with replacing(path) as new:
-                srsly.write_json(new, speeds)
+            self._keep(speeds)
 
     def report(self) -> None:
         """Print the tables, write results.json and the figure."""
-        speed = self.output / "speed.json"
-        found = summary(self.results(), srsly.read_json(speed) if speed.exists() else {})
+        found = summary(self.results(), self.speeds())
         if not found["runs"]:
             raise SystemExit(f"{self.output}: no run is done yet")
         print(machine(1))
@@ -450,6 +465,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run_grid(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """What the options ask for."""
     grid = Grid(args)
+    if args.known:
+        with own_output(grid.output):
+            grid.take(args.known)
     if args.report:
         grid.report()
         return
@@ -460,8 +478,6 @@ def run_grid(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         dry_run(runs, grid)
         return
     with own_output(grid.output):
-        if args.known:
-            grid.take(args.known)
         failed = grid.train(runs)
         if args.speed:
             grid.time(runs)

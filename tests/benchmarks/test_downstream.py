@@ -519,6 +519,8 @@ def test_a_grid_runs_goes_on_and_reports(
     assert "2 of 2 runs are done" in there.err
     assert "| 50% | elmo | 2 |" in there.out
     assert len(list(elsewhere.glob("results/*.json"))) == 3
+    downstream.main(["--output", str(tmp_path / "report"), "--report", "--known", str(out / "results.json")])
+    assert capsys.readouterr().out == printed.out
     with pytest.raises(SystemExit, match="of this program"):
         downstream.main([*given, "--arms", "elmo", "--known", str(done)])
     downstream.main(["--output", str(out), "--report"])
@@ -546,7 +548,7 @@ def test_known_runs_are_whole_or_none_is_taken(data: Path, tmp_path: Path) -> No
         ({**good, "test_scores": {}}, "conll-0.1-spacy-0 has not the values of a run"),
         (3, "it lacks"),
     ):
-        srsly.write_json(tmp_path / "known.json", {"runs": [good, bad]})
+        srsly.write_json(tmp_path / "known.json", {"runs": [good, bad], "speed": {}})
         with pytest.raises(SystemExit, match=f"--known: .*{said}"):
             downstream.main([*given, "--known", str(tmp_path / "known.json")])
     with pytest.raises(SystemExit, match="is no results"):
