@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
+
+# The benchmarks are run from the repository (``python -m benchmarks.encode``) and not installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 # Before torch and numpy are imported, here and in the processes that tests start: two workers, one thread each.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
-
-from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -21,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     skips = {}
     if not config.getoption("--slow"):
-        skips["slow"] = pytest.mark.skip(reason="takes minutes: run with --slow")
+        skips["slow"] = pytest.mark.skip(reason="takes long: run with --slow")
     if not torch.cuda.is_available():
         skips["gpu"] = pytest.mark.skip(reason="needs a CUDA GPU")
     for item in items:

@@ -118,6 +118,7 @@ def test_the_sdist_holds_the_source_of_the_compiled_part(checkout: Path, compile
     assert {"setup.py", SOURCE} <= set(names)
 
 
+@pytest.mark.slow
 def test_a_folder_and_an_entry_point_put_weights_into_the_wheel(checkout: Path, tmp_path: Path) -> None:
     folder = checkout / "spacy_elmo" / "models" / "tlh"
     save_bilm(random_bilm(lstm_dim=8, projection_dim=4, filters=[[1, 4]], char_dim=2), folder, dtype="float16")

@@ -78,7 +78,10 @@ def test_pretrain_runs_in_full(project: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("task", "suffix", "text", "score"),
-    [("ner", "ner", NER, "ents_f"), ("tagger_parser", "conllu", CONLLU, "dep_las")],
+    [
+        ("ner", "ner", NER, "ents_f"),
+        pytest.param("tagger_parser", "conllu", CONLLU, "dep_las", marks=pytest.mark.slow),
+    ],
     ids=["ner", "tagger_parser"],
 )
 def test_downstream_compares_both(

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import distribution, requires
 from pathlib import Path
@@ -31,6 +33,7 @@ from weasel.cli.document import project_document
 from weasel.cli.run import project_run
 from weasel.util import load_project_config, parse_config_overrides
 
+from benchmarks import downstream, material
 from spacy_elmo import load_bilm, save_bilm
 from spacy_elmo.pipeline.saved_bilm import bilm_of_pipeline
 from spacy_elmo.pretraining.config import load_config
@@ -153,15 +156,22 @@ def run(command: list[str], folder: Path, given: str | None = None) -> str:
     return done.stdout
 
 
-def run_spacy(arguments: list[str], folder: Path, given: str | None = None) -> str:
-    """`python -m spacy ...` in this process: a new one takes seconds to begin, and there are dozens."""
-    spacy.registry.cli.get_all()  # `elmo` is a plug-in
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """That folder as the working directory."""
     before = Path.cwd()
     os.chdir(folder)
     try:
-        result = CliRunner(env={"NO_COLOR": "1"}).invoke(app, arguments, input=given)
+        yield
     finally:
         os.chdir(before)
+
+
+def run_spacy(arguments: list[str], folder: Path, given: str | None = None) -> str:
+    """`python -m spacy ...` in this process: a new one takes seconds to begin, and there are dozens."""
+    spacy.registry.cli.get_all()  # `elmo` is a plug-in
+    with inside(folder):
+        result = CliRunner(env={"NO_COLOR": "1"}).invoke(app, arguments, input=given)
     assert result.exit_code == 0, f"{shlex.join(arguments)}\n{result.output}\n{result.exception!r}"
     return result.stdout
 
@@ -293,13 +303,15 @@ def this_runs_it(words: list[str], folder: Path) -> None:
 
 def lists_runs(words: list[str], folder: Path) -> None:
     """The grid of downstream tasks: it would take hours, and data."""
-    assert "conll-0.1-elmo-0" in run([sys.executable, *words[1:], "--dry-run"], folder)
+    printed = io.StringIO()
+    with inside(folder), redirect_stdout(printed):
+        downstream.main([*words[3:], "--dry-run"])
+    assert "conll-0.1-elmo-0\n" in printed.getvalue()
 
 
 def has_such_options(words: list[str], folder: Path) -> None:
     """`benchmarks.material`: tests/benchmarks/test_downstream.py runs each of its commands."""
-    code = "import sys; from benchmarks.material import options; print(options().parse_args(sys.argv[1:]).command)"
-    assert run([sys.executable, "-c", code, *words[3:]], folder).strip() == words[3]
+    assert material.options().parse_args(words[3:]).command == words[3]
 
 
 def draws(words: list[str], folder: Path) -> None:

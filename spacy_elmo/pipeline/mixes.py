@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,8 +53,9 @@ class Mix:
     learned: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {**self.__dict__, "weights": list(self.weights)}
+        """Plain values, for JSON, which has no number that is not finite: None in its place."""
+        gamma, *weights = (value if math.isfinite(value) else None for value in (self.gamma, *self.weights))
+        return {**self.__dict__, "weights": weights, "gamma": gamma}
 
 
 def mixes_in(component: str, models: Iterable[Model[Any, Any]], places: Sequence[str] = ()) -> list[Mix]:

@@ -122,6 +122,7 @@ def test_rss_of_weights(capsys: pytest.CaptureFixture[str], weights: str) -> Non
     assert min(numbers(rows, 2)) > 50
 
 
+@pytest.mark.slow
 def test_load_to_a_first_vector(capsys: pytest.CaptureFixture[str], weights: str) -> None:
     (rows,) = run("load", capsys, "--model", weights, "--times", "1")
     steps = ["spaCy's own start", "start with spacy-elmo", "add_pipe", "first vector", "import spacy_elmo", "load_bilm"]
@@ -153,6 +154,7 @@ def test_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert float(row[4]) == pytest.approx(3 * 500 * 16 * 4 / 1e6)
 
 
+@pytest.mark.slow
 def test_corpus(capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--training-size", "tiny", "--vocabulary", "40", "--negatives", "8", "--batch", "2", "--steps", "1"]
     built, fed = run("corpus", capsys, "--tokens", "20000", "--types", "300", "--processes", "1", *small)

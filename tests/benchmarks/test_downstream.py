@@ -864,6 +864,7 @@ def test_a_form_of_two_words_is_that_of_the_frequent_one(tmp_path: Path) -> None
     assert [vocab[form].vector.tolist() for form in ("ss", "SS", "Ss", "ß")] == [[1, 2], [1, 2], [1, 2], [3, 4]]
 
 
+@pytest.mark.slow
 def test_adapted_to_the_words_of_a_task(
     data: Path, bilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,7 @@ def config(root: Path, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_trials_run_for_their_minutes_and_are_listed_best_first(
     config: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,6 +75,7 @@ def test_trials_run_for_their_minutes_and_are_listed_best_first(
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")] == table
 
 
+@pytest.mark.slow
 def test_a_race_of_ours_alone_stops_and_goes_on(
     config: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,7 +85,9 @@ def test_corpus_encodes_once(call: Call, arguments: Arguments, tmp_path: Path) -
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch")
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_on_spacys_command_line_a_signal_saves_and_stops(
     arguments: Arguments, tmp_path: Path, sent: signal.Signals, code: int
 ) -> None:

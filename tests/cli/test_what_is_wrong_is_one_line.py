@@ -142,6 +142,7 @@ def test_a_language_that_does_not_work(call: Call, model: Path, tmp_path: Path) 
 # ----------------------------------------------------------------------------------------------------------- terminals
 
 
+@pytest.mark.slow
 def test_a_terminal_that_cannot_show_the_text(model: Path, tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("Ann sees 東京 and Größe.\n", encoding="utf8")
     environment = {**os.environ, "PYTHONIOENCODING": "latin1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,15 @@ def trained(bilm: BiLM, steps: int = 3) -> Any:
     for _ in range(steps):
         nlp.update(examples(nlp), sgd=optimizer)
     return nlp
+
+
+def test_what_diverged_is_json_too(bilm: BiLM) -> None:
+    nlp = trained(bilm, 1)
+    node = nlp.get_pipe("elmo").listener_map["tagger"][0].layers[0]
+    node.set_param("gamma", node.get_param("gamma") * np.nan)
+    tagger, ner = nlp.get_pipe("elmo").mixes
+    assert (tagger.as_dict()["gamma"], ner.as_dict()["gamma"]) == (None, 1.0)
+    assert json.loads(json.dumps(tagger.as_dict(), allow_nan=False))["weights"] == list(tagger.weights)
 
 
 def two_places() -> dict[str, Any]:

@@ -28,7 +28,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_two_processes_give_equal_vectors(method: str, tmp_path: Path) -> None:
     if method == "fork" and sys.platform in ("win32", "darwin"):
         pytest.skip("fork is not to be used on this platform")

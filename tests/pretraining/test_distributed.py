@@ -115,6 +115,7 @@ def test_so_they_do_with_other_objectives(toy_config: MakeConfig, tmp_path: Path
     check_same_run(tmp_path / "two", tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_so_do_four_with_all_that_they_must_decide_alike(toy_config: MakeConfig, tmp_path: Path) -> None:
     config = toy_config(
         optimizer={**ADAGRAD, "learn_rate": 1.0},  # too much: the plateau schedule has something to do
@@ -542,6 +543,7 @@ def torchrun(config: Any, folder: Path, *arguments: str) -> subprocess.Popen[str
     )
 
 
+@pytest.mark.slow
 def test_sigterm_to_torchrun_saves_and_ends_all(toy_config: MakeConfig, tmp_path: Path) -> None:
     config = toy_config(training__max_steps=100_000, training__eval_frequency=100_000)
     with torchrun(config, tmp_path) as process:
@@ -555,6 +557,7 @@ def test_sigterm_to_torchrun_saves_and_ends_all(toy_config: MakeConfig, tmp_path
     assert load_checkpoint(tmp_path / "out" / "checkpoints" / f"step-{done:06d}").step == done
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_divide_are_one_message(toy_config: MakeConfig, tmp_path: Path) -> None:
     with torchrun(toy_config(), tmp_path, "--training.rows", "5") as process:
         printed, _ = process.communicate()

@@ -144,7 +144,7 @@ def test_where_it_is_cut_does_not_matter(tmp_path: Path, documents: list[list[st
     assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_any_number_of_processes(tmp_path: Path, expected: dict[str, bytes], n: int) -> None:
     seen: list[int] = []
     corpus = encode_corpus(TEXTS, tmp_path / "corpus", key="a", workers=processes(n), progress=seen.append)
@@ -280,6 +280,7 @@ corpus.encode_corpus(here.TEXTS, sys.argv[1], key="a", workers=here.processes(2)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such signals")
 def test_processes_end_with_their_parent(tmp_path: Path, root: Path, expected: dict[str, bytes]) -> None:
     folder = tmp_path / "corpus"

@@ -136,6 +136,7 @@ def small() -> Iterator[None]:
     module._modules.cache_clear()
 
 
+@pytest.mark.slow
 def test_splits_are_disjoint_and_most_is_train(small: None) -> None:
     nlp = spacy.blank("en")
     train, dev = ({doc.text for doc in installed_docs(split)(nlp)} for split in ("train", "dev"))

@@ -53,6 +53,7 @@ def test_one_encodes_and_the_others_open_what_it_made(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["train"]
 
 
+@pytest.mark.slow
 def test_processes_that_start_together_all_succeed(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Some words here .\n" * 3000, encoding="utf8")
     command = [sys.executable, "-c", ENCODE, str(tmp_path / "a.txt"), str(tmp_path / "cache" / "train")]

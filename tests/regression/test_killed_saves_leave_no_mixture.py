@@ -108,14 +108,18 @@ PAIRS: dict[str, Callable[[], tuple[BiLM, BiLM]]] = {
 }
 
 
-@pytest.mark.parametrize("pair", list(PAIRS))
+OFTEN = ("the same options", "words after characters")
+EACH_PAIR = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in PAIRS]
+
+
+@pytest.mark.parametrize("pair", EACH_PAIR)
 def test_native_saves_leave_the_old_model_or_the_new_one(pair: str, tmp_path: Path) -> None:
     found = outcomes("native", *PAIRS[pair](), tmp_path)
     assert found == sorted(found, reverse=True)  # old until it is new
     assert set(found) == {OLD, NEW}
 
 
-@pytest.mark.parametrize("pair", list(PAIRS))
+@pytest.mark.parametrize("pair", EACH_PAIR)
 def test_hdf5_saves_leave_the_old_model_or_the_new_one(pair: str, tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     found = outcomes("hdf5", *PAIRS[pair](), tmp_path)
