@@ -309,6 +309,14 @@ def lists_runs(words: list[str], folder: Path) -> None:
     assert "conll-0.1-elmo-0\n" in printed.getvalue()
 
 
+def reports(words: list[str], folder: Path) -> None:
+    """The grid's tables of runs that are there."""
+    printed = io.StringIO()
+    with inside(folder), redirect_stdout(printed):
+        downstream.main(words[3:])
+    assert re.search(r"^\| 10% \| elmo \| 5 \|", printed.getvalue(), re.MULTILINE)
+
+
 def has_such_options(words: list[str], folder: Path) -> None:
     """`benchmarks.material`: tests/benchmarks/test_downstream.py runs each of its commands."""
     assert material.options().parse_args(words[3:]).command == words[3]
@@ -357,6 +365,7 @@ COMMANDS: list[tuple[str, Callable[[list[str], Path], object]]] = [
     (r"python -m spacy elmo convert .*", converts),
     (r"python -m spacy elmo curve .*", draws),
     (r"python -m benchmarks\.probes .*", probes),
+    (r"python -m benchmarks\.downstream --report .*", reports),
     (r"python -m benchmarks\.downstream .*", lists_runs),
     (r"python -m benchmarks\.material .*", has_such_options),
 ]

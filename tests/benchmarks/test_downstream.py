@@ -8,6 +8,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -1103,3 +1104,22 @@ def test_hours_are_those_of_what_is_done(tmp_path: Path, capsys: pytest.CaptureF
         "conll, 10%: 2 runs, 4.0 core hours",  # 1 and 3
         "8 runs, 6 not done, 6.7 core hours by those that are done",
     ]
+
+
+# ------------------------------------------------------------------------------------------------------- our own runs
+
+
+def test_what_the_documents_say_is_of_the_runs_that_are_kept(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(srsly.read_json(root / "benchmarks" / "downstream.json"))
+    printed = capsys.readouterr().out
+    gains, card, english = (
+        (root / path).read_text(encoding="utf8")
+        for path in ("docs/gains.md", "spacy_elmo/models/en/README.md", "docs/models/en.md")
+    )
+    rows = re.findall(r"^\| (?:1|10|100)% \|.*|^\| (?:conll|wnut|ewt|sst5)\b.*", gains, re.MULTILINE)
+    assert len(rows) > 10
+    assert [row for row in rows if row not in printed.splitlines()] == []
+    measured = re.compile(r"\d+\.\d ± \d+\.\d")
+    for text in (card, english.partition("### Downstream\n")[2]):
+        assert len(found := measured.findall(text)) >= 4
+        assert set(found) <= set(measured.findall(printed))
