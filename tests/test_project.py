@@ -76,11 +76,12 @@ def test_pretrain_runs_in_full(project: Path, monkeypatch: pytest.MonkeyPatch) -
     assert 1 < figures["joint_perplexity"] < len(vocabulary) / 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "suffix", "text", "score"),
     [
         ("ner", "ner", NER, "ents_f"),
-        pytest.param("tagger_parser", "conllu", CONLLU, "dep_las", marks=pytest.mark.slow),
+        ("tagger_parser", "conllu", CONLLU, "dep_las"),
     ],
     ids=["ner", "tagger_parser"],
 )

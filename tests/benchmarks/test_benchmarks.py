@@ -40,6 +40,7 @@ def numbers(rows: Table, column: int) -> list[float]:
     return [float(row[column].replace(",", "").rstrip("%")) for row in rows]
 
 
+@pytest.mark.slow
 def test_encode(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--size", "tiny", "--alone", "2", "--rows", "tiny, ours, float32|AllenNLP", *TEXT, *ROUNDS]
     together, alone, agreement = run("encode", capsys, *options)
@@ -116,6 +117,7 @@ def weights(tmp_path: Path) -> str:
     return str(tmp_path / "weights")
 
 
+@pytest.mark.slow
 def test_rss_of_weights(capsys: pytest.CaptureFixture[str], weights: str) -> None:
     (rows,) = run("rss", capsys, "--model", weights, "--sentences", "20", "--types", "200")
     assert [row[:2] for row in rows] == [[weights, str(n)] for n in (0, 2, 5, 10, 20)]
@@ -163,6 +165,7 @@ def test_corpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(0 < share < 100 for share in numbers(fed, 7))
 
 
+@pytest.mark.slow
 def test_start_state(capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path) -> None:
     draw = random.Random(0)
     verbs = {"cat": "purrs", "dog": "barks", "bird": "sings", "frog": "leaps"}

@@ -259,6 +259,7 @@ def test_a_lower_limit_takes_nothing_from_runs_in_progress(tmp_path: Path) -> No
     assert the_file(tmp_path).stat().st_size <= 10**6
 
 
+@pytest.mark.slow
 def test_reading_and_writing_take_no_memory_of_the_files_size(tmp_path: Path) -> None:
     pytest.importorskip("resource")
     code = """

@@ -507,6 +507,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_two_processes_predict_alike(bilm: BiLM, tmp_path: Path) -> None:
     nlp = with_bilm(bilm)
     add(nlp, "tagger", tok2vec(encode="lstm"))

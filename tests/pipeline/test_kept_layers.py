@@ -283,6 +283,7 @@ def test_every_epoch_over_more_text_than_memory_holds_finds_what_it_holds(read: 
         np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.slow
 def test_a_memo_that_nothing_hits_begins_anew(bilm: BiLM, read: Read) -> None:
     """As where a second corpus is trained on in the same process."""
     nlp = in_training(bilm)

@@ -322,6 +322,7 @@ def test_an_interrupt_ends_the_processes(tmp_path: Path) -> None:
     assert [process.returncode is not None for process in Watched.last.processes] == [True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such signals")
 def test_a_process_that_dies_is_reported(tmp_path: Path, expected: dict[str, bytes]) -> None:
     def kill(n_words: int) -> None:

@@ -146,6 +146,7 @@ def test_splits_are_disjoint_and_most_is_train(small: None) -> None:
     assert sum(len(line.split()) for line in lines) > 100_000
 
 
+@pytest.mark.slow
 def test_text_is_prose(small: None) -> None:
     nlp = spacy.blank("en")
     docs = list(installed_docs("train", limit_words=50_000)(nlp))

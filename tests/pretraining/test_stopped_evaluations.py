@@ -123,6 +123,7 @@ def test_a_signal_breaks_it_off_and_the_resumed_run_is_as_if_there_had_been_none
     check_same(output, tmp_path / "whole")
 
 
+@pytest.mark.slow
 @needs_fork
 def test_two_processes_stop_too(evaluating: MakeConfig, tmp_path: Path) -> None:
     results = on_ranks(2, train, evaluating(how="signal", evaluation=1), tmp_path / "out")

@@ -89,6 +89,7 @@ def test_windows_do_not_matter(corpus: EncodedCorpus, bilm: BiLM, rows: int, unr
     assert difference < 0.5 * one.start_forward_cell.abs().max()  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_training_ends_with_it(toy_config: MakeConfig, tmp_path: Path) -> None:
     options = {"training__reset": None, "training__max_steps": 150, "training__eval_frequency": 75}
     config = toy_config(training__start_state="warm", training__eval_tokens=10_000, **options)
@@ -146,6 +147,7 @@ def test_documents_of_one_sentence_are_refused_at_once(toy_config: MakeConfig, t
     assert not (tmp_path / "out" / "losses.jsonl").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="forks, which torch does not like there")
 def test_two_processes_end_as_one_does(toy_config: MakeConfig, tmp_path: Path) -> None:
     run(toy_config(training__max_steps=4), tmp_path / "first")

@@ -141,6 +141,7 @@ def in_a_process(folder: Path, steps: int, *runs: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_the_same_function_in_another_process(text: Path, tmp_path: Path) -> None:
     broken_off = in_a_process(tmp_path, 2, "upper.v1=/a.npz", "swapped=/b.npz")
     assert [line.strip() for line in broken_off] == ["KeyboardInterrupt"] * 2

@@ -53,6 +53,7 @@ def megabytes(what: str) -> tuple[float, float]:
     return grown, vectors
 
 
+@pytest.mark.slow
 def test_a_stream_of_docs_that_are_not_kept_takes_no_memory() -> None:
     grown, vectors = megabytes("stream")
     assert vectors > 45
